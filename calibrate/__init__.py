@@ -1,0 +1,1 @@
+"""From Parquet to gate.json: signals, outcomes, curves, the fit."""

@@ -1,0 +1,1 @@
+"""From Parquet to tables, figures, pages and SQL."""

@@ -1,0 +1,1 @@
+"""From gate.json to a trained adapter."""

@@ -1,7 +1,20 @@
-"""ALFWorld games on disk: finding them, their splits and task types."""
+"""ALFWorld games on disk: finding them, their splits and task types.
 
+A folder of games is laid out as ALFWorld's own data set, `<split>/<task>/<trial>/game.tw-pddl` with a traj_data.json
+beside it, whether it was downloaded or made by `collect.generator`. The games that count are those that ALFWorld's own
+loader counts: of the six task types, without movable receptacles or slices, and known to be solvable.
+"""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
+
+from collect.cache import cache_folder
+from collect.errors import InputError
 
 SPLITS = ("train", "valid_seen", "valid_unseen")
 TASK_TYPES = (
@@ -12,6 +25,8 @@ TASK_TYPES = (
     "pick_cool_then_place_in_recep",
     "pick_two_obj_and_place",
 )
+DATASET = "json_2.1.1"  # the folder below $ALFWORLD_DATA that `alfworld-download` fills
+MADE = {"train": 120, "valid_seen": 60, "valid_unseen": 60}  # games made when nothing has been downloaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +40,166 @@ class Game:
     path: Path
     split: str
     task_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class GameFile:
+    """What a game.tw-pddl holds. `solvable` is None where nobody has checked; the walkthrough wins the game."""
+
+    pddl_domain: str
+    grammar: str
+    pddl_problem: str
+    solvable: bool | None
+    walkthrough: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a game asks for, in ALFWorld's type names (`Apple`); parent or toggle is empty where the task has none."""
+
+    task_type: str
+    object_target: str
+    parent_target: str
+    toggle_target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The folder that the games of one split are read from, and why that one."""
+
+    folder: Path
+    origin: Literal["given", "downloaded", "generated"]
+
+
+def find_games(split: str, root: Path | None = None) -> list[Game]:
+    """All usable games of a split, sorted by id.
+
+    They are looked for in `root` (a folder of splits, of one split, or of games), else in the downloaded data set
+    (`$ALFWORLD_DATA/json_2.1.1`), else among generated games in the user's cache, which are made now, once, if need be.
+
+    Raises `InputError` for an unknown split, a folder without usable games, or a corrupt game file.
+    """
+    source = locate(split, root)
+    games: dict[str, Game] = {}
+    skipped: Counter[str] = Counter()
+    for path in _game_paths(source.folder):
+        game = _read_game(path, split)
+        if isinstance(game, str):
+            skipped[game] += 1
+        elif game.id in games:
+            raise InputError(f"{game.path} and {games[game.id].path} have the same <task>/<trial>; remove one of them")
+        else:
+            games[game.id] = game
+    if not games:
+        why = "; ".join(f"{count} {reason}" for reason, count in sorted(skipped.items()))
+        raise InputError(f"no usable games in {source.folder}{f' ({why})' if why else ''}; {_ADVICE}")
+    return [games[id_] for id_ in sorted(games)]
+
+
+def locate(split: str, root: Path | None = None) -> Source:
+    """Where `find_games` reads a split from. Makes generated games if there are no others."""
+    if split not in SPLITS:
+        raise InputError(f"unknown split {split!r}; choose from {', '.join(SPLITS)}")
+    if root is not None:
+        return Source(_given(split, root), "given")
+    data = Path(os.environ.get("ALFWORLD_DATA") or Path.home() / ".cache" / "alfworld")
+    downloaded = data / DATASET / split
+    if next(_game_paths(downloaded), None) is not None:
+        return Source(downloaded, "downloaded")
+    return Source(_generated(split), "generated")
+
+
+def read_game_file(path: Path) -> GameFile:
+    """Read a game.tw-pddl. Raises `InputError` naming the file where it is unreadable or not a game."""
+    data = _read_json(path)
+    for key in ("pddl_domain", "grammar", "pddl_problem"):
+        if not isinstance(data.get(key), str):
+            raise InputError(f"{path}: not an ALFWorld game: no text under {key!r}; download or make it again")
+    walkthrough = data.get("walkthrough")
+    return GameFile(
+        data["pddl_domain"],
+        data["grammar"],
+        data["pddl_problem"],
+        data.get("solvable"),
+        None if walkthrough is None else tuple(walkthrough),
+    )
+
+
+def task_of(game: Game) -> Task:
+    """The game's task, from the traj_data.json beside it. Raises `InputError` where that is unreadable."""
+    path = game.path.with_name("traj_data.json")
+    data = _read_json(path)
+    try:
+        parameters = data["pddl_params"]
+        targets = (str(parameters[key] or "") for key in ("object_target", "parent_target", "toggle_target"))
+        return Task(str(data["task_type"]), *targets)
+    except (KeyError, TypeError):
+        raise InputError(f"{path}: no task_type or pddl_params; download or make the game again") from None
+
+
+_ADVICE = "run `sr games make FOLDER` to make some, or `alfworld-download` to download ALFWorld's"
+
+
+def _given(split: str, root: Path) -> Path:
+    """The folder of the split in a folder that the user named."""
+    root = root.absolute()
+    if not root.is_dir():
+        raise InputError(f"{root}: no such folder of games; {_ADVICE}")
+    for folder in (root / split, root / DATASET / split):
+        if folder.is_dir():
+            return folder
+    others = [name for name in SPLITS if (root / name).is_dir()]
+    if others:
+        raise InputError(f"{root} holds no {split} games, only {', '.join(others)}")
+    if root.name in SPLITS and root.name != split:
+        raise InputError(f"{root} holds {root.name} games, not {split}")
+    return root
+
+
+def _generated(split: str) -> Path:
+    """The folder of generated games in the user's cache, filled if need be."""
+    from collect.generator import made_games, make_games
+    from collect.progress import counted
+    from collect.recipe import GENERATOR, Recipe
+
+    recipe = Recipe()
+    root = cache_folder("games", f"generator-{GENERATOR}-seed-{recipe.seed}-{recipe.identity()[:8]}")
+    if len(made_games(root, {split: MADE[split]}, recipe)) < MADE[split]:
+        label = f"no downloaded ALFWorld games found: making {MADE[split]} {split} games, once, in {root}"
+        with counted(label, "games") as progress:
+            make_games(root, {split: MADE[split]}, recipe, progress=progress)
+    return root / split
+
+
+def _game_paths(folder: Path) -> Iterator[Path]:
+    """Every game.tw-pddl below a folder, hidden folders left out."""
+    for directory, subdirectories, files in os.walk(folder):
+        subdirectories[:] = sorted(name for name in subdirectories if not name.startswith("."))
+        if "game.tw-pddl" in files:
+            yield Path(directory, "game.tw-pddl")
+
+
+def _read_game(path: Path, split: str) -> Game | str:
+    """The game, or the reason why ALFWorld would not play it."""
+    task, trial = path.parts[-3:-1]
+    if "movable" in task or "Sliced" in task:
+        return "with movable receptacles or slices, which ALFWorld does not support"
+    annotation = path.with_name("traj_data.json")
+    if not annotation.is_file():
+        return "without a traj_data.json"
+    task_type = _read_json(annotation).get("task_type")
+    if task_type not in TASK_TYPES:
+        return "of another task type"
+    if not read_game_file(path).solvable:
+        return "not known to be solvable"
+    return Game(f"{task}/{trial}", path, split, task_type)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: unreadable ({error}); download or make it again") from None
+    if not isinstance(data, dict):
+        raise InputError(f"{path}: holds no JSON object; download or make it again")
+    return data

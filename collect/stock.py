@@ -76,7 +76,7 @@ class StockInstance:
         arguments = sys.argv
         try:
             yield
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # the translator leaves by SystemExit
             raise EnvironmentFault(f"{self._path}: {doing} failed: {type(error).__name__}: {error}") from error
         finally:
             sys.argv = arguments

@@ -1,0 +1,72 @@
+"""How a long command says how far it is: a bar on a terminal, a line now and then elsewhere."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+_EVERY = 15.0  # seconds between two lines where there is no terminal
+
+
+@contextmanager
+def counted(label: str, unit: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """Show work that counts up on stderr, with rate and time left. Yields what to call with (done, of how many).
+
+    The label is printed at the first call, so that work which turns out to be done already says nothing.
+    """
+    if quiet:
+        yield lambda done, total: None
+    elif sys.stderr.isatty():
+        with _bar(label, unit) as update:
+            yield update
+    else:
+        yield _lines(label, unit)
+
+
+@contextmanager
+def _bar(label: str, unit: str) -> Iterator[Callable[[int, int], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("", total=None, visible=False, rate="")
+        begun = time.monotonic()
+
+        def update(done: int, total: int) -> None:
+            nonlocal begun
+            if not progress.tasks[0].visible:
+                progress.console.print(label, highlight=False)
+                begun = time.monotonic()
+            progress.update(task, completed=done, total=total, visible=True, rate=_rate(done, begun))
+
+        yield update
+
+
+def _lines(label: str, unit: str) -> Callable[[int, int], None]:
+    begun = spoken = 0.0
+
+    def update(done: int, total: int) -> None:
+        nonlocal begun, spoken
+        now = time.monotonic()
+        if not begun:
+            begun = now
+            print(label, file=sys.stderr, flush=True)
+        elif now - spoken < _EVERY and done < total:
+            return
+        spoken = now
+        if done:
+            left = (now - begun) / done * (total - done)
+            print(f"{done} of {total} {unit}, {_rate(done, begun)}, {left:.0f} s left", file=sys.stderr, flush=True)
+
+    return update
+
+
+def _rate(done: int, begun: float) -> str:
+    return f"{done / max(time.monotonic() - begun, 1e-9):.2f}/s" if done else ""

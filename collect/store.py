@@ -64,12 +64,12 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
-        _fsync(temporary)
+        fsync(temporary)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _fsync(path.parent)
+    fsync(path.parent)
 
 
 # Writing
@@ -246,7 +246,7 @@ def _begin(folder: Path, command: str, configuration: Mapping[str, Any], facts: 
     text = json.dumps(run, indent=2, allow_nan=False) + "\n"
     with replacing(folder / _RUN_FILE) as temporary:
         temporary.write_text(text)
-    _fsync(folder.absolute().parent)
+    fsync(folder.absolute().parent)
 
 
 def _check_same(folder: Path, command: str, configuration: Mapping[str, Any]) -> None:
@@ -300,7 +300,8 @@ def _write_part(folder: Path, table: Table, name: str, rows: Sequence[Row]) -> N
         pq.write_table(as_arrow(table, rows), temporary, compression="zstd")
 
 
-def _fsync(path: Path) -> None:
+def fsync(path: Path) -> None:
+    """Have the disk hold what was written to a file, or which names a folder holds, before going on."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

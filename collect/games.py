@@ -11,10 +11,13 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from collect.cache import cache_folder
 from collect.errors import InputError
+
+if TYPE_CHECKING:
+    from collect.recipe import Recipe
 
 SPLITS = ("train", "valid_seen", "valid_unseen")
 TASK_TYPES = (
@@ -79,10 +82,43 @@ def find_games(split: str, root: Path | None = None) -> list[Game]:
 
     Raises `InputError` for an unknown split, a folder without usable games, or a corrupt game file.
     """
-    source = locate(split, root)
+    if split not in SPLITS:
+        raise InputError(f"unknown split {split!r}; choose from {', '.join(SPLITS)}")
+    sources = find_sources(root)
+    if root is None and split not in sources:
+        _make_default(split)
+        sources = find_sources()
+    source = sources.get(split) or sources.get("")
+    if source is None:
+        raise InputError(f"{root} holds no {split} games, only {' and '.join(sources)}; name another split or folder")
+    return read_games(source.folder, split)
+
+
+def find_sources(root: Path | None = None) -> dict[str, Source]:
+    """Where the games of each split are, for the splits that are there; makes none.
+
+    A `root` that holds games of no named split is under the empty name. Raises `InputError` where `root` is no folder.
+    """
+    if root is not None:
+        return {split: Source(folder, "given") for split, folder in _given(root).items()}
+    data = Path(os.environ.get("ALFWORLD_DATA") or Path.home() / ".cache" / "alfworld") / DATASET
+    sources = {}
+    for split in SPLITS:
+        if next(_game_paths(data / split), None):
+            sources[split] = Source(data / split, "downloaded")
+        elif folder := _default_games(split):
+            sources[split] = Source(folder, "generated")
+    return sources
+
+
+def read_games(folder: Path, split: str) -> list[Game]:
+    """The usable games anywhere below a folder, as games of `split`, sorted by id.
+
+    Raises `InputError` where there are none or a file is corrupt.
+    """
     games: dict[str, Game] = {}
     skipped: Counter[str] = Counter()
-    for path in _game_paths(source.folder):
+    for path in _game_paths(folder):
         game = _read_game(path, split)
         if isinstance(game, str):
             skipped[game] += 1
@@ -92,21 +128,8 @@ def find_games(split: str, root: Path | None = None) -> list[Game]:
             games[game.id] = game
     if not games:
         why = "; ".join(f"{count} {reason}" for reason, count in sorted(skipped.items()))
-        raise InputError(f"no usable games in {source.folder}{f' ({why})' if why else ''}; {_ADVICE}")
+        raise InputError(f"{folder}: no usable games there{f' ({why})' if why else ''}; {_ADVICE}")
     return [games[id_] for id_ in sorted(games)]
-
-
-def locate(split: str, root: Path | None = None) -> Source:
-    """Where `find_games` reads a split from. Makes generated games if there are no others."""
-    if split not in SPLITS:
-        raise InputError(f"unknown split {split!r}; choose from {', '.join(SPLITS)}")
-    if root is not None:
-        return Source(_given(split, root), "given")
-    data = Path(os.environ.get("ALFWORLD_DATA") or Path.home() / ".cache" / "alfworld")
-    downloaded = data / DATASET / split
-    if next(_game_paths(downloaded), None) is not None:
-        return Source(downloaded, "downloaded")
-    return Source(_generated(split), "generated")
 
 
 def read_game_file(path: Path) -> GameFile:
@@ -140,35 +163,40 @@ def task_of(game: Game) -> Task:
 _ADVICE = "run `sr games make FOLDER` to make some, or `alfworld-download` to download ALFWorld's"
 
 
-def _given(split: str, root: Path) -> Path:
-    """The folder of the split in a folder that the user named."""
+def _given(root: Path) -> dict[str, Path]:
+    """The folder of each split in a folder that the user named; under the empty name what belongs to no split."""
     root = root.absolute()
     if not root.is_dir():
         raise InputError(f"{root}: no such folder of games; {_ADVICE}")
-    for folder in (root / split, root / DATASET / split):
-        if folder.is_dir():
-            return folder
-    others = [name for name in SPLITS if (root / name).is_dir()]
-    if others:
-        raise InputError(f"{root} holds no {split} games, only {', '.join(others)}")
-    if root.name in SPLITS and root.name != split:
-        raise InputError(f"{root} holds {root.name} games, not {split}")
-    return root
+    for parent in (root, root / DATASET):
+        if folders := {split: parent / split for split in SPLITS if (parent / split).is_dir()}:
+            return folders
+    return {root.name if root.name in SPLITS else "": root}
 
 
-def _generated(split: str) -> Path:
-    """The folder of generated games in the user's cache, filled if need be."""
-    from collect.generator import made_games, make_games
+def _default_games(split: str) -> Path | None:
+    """The folder of generated games in the user's cache, if they have all been made."""
+    from collect.generator import made_games
+
+    root, recipe = _default_recipe()
+    return root / split if len(made_games(root, {split: MADE[split]}, recipe)) == MADE[split] else None
+
+
+def _make_default(split: str) -> None:
+    from collect.generator import make_games
     from collect.progress import counted
+
+    root, recipe = _default_recipe()
+    label = f"no downloaded ALFWorld games found: making {MADE[split]} {split} games, once, in {root}"
+    with counted(label, "games") as progress:
+        make_games(root, {split: MADE[split]}, recipe, progress=progress)
+
+
+def _default_recipe() -> "tuple[Path, Recipe]":
     from collect.recipe import GENERATOR, Recipe
 
     recipe = Recipe()
-    root = cache_folder("games", f"generator-{GENERATOR}-seed-{recipe.seed}-{recipe.identity()[:8]}")
-    if len(made_games(root, {split: MADE[split]}, recipe)) < MADE[split]:
-        label = f"no downloaded ALFWorld games found: making {MADE[split]} {split} games, once, in {root}"
-        with counted(label, "games") as progress:
-            make_games(root, {split: MADE[split]}, recipe, progress=progress)
-    return root / split
+    return cache_folder("games", f"generator-{GENERATOR}-seed-{recipe.seed}-{recipe.identity()[:8]}"), recipe
 
 
 def _game_paths(folder: Path) -> Iterator[Path]:

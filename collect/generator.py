@@ -60,12 +60,12 @@ def make_games(
     with _alone(root):
         there = _trials(root)
         owed = [slot for slot in slots if (slot.split, slot.trial) not in there]
-        for made, (slot, draft) in enumerate(_drafts(owed, workers or len(os.sched_getaffinity(0)))):
-            if progress and made == 0:
-                progress(0, len(owed))
+        if progress and owed:
+            progress(0, len(owed))
+        for made, (slot, draft) in enumerate(_drafts(owed, workers or len(os.sched_getaffinity(0))), start=1):
             _store(root, slot.split, draft)
             if progress:
-                progress(made + 1, len(owed))
+                progress(made, len(owed))
     return made_games(root, counts, recipe)
 
 

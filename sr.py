@@ -5,6 +5,7 @@ import sys
 
 import typer
 
+from calibrate.command import calibrate
 from collect.command import games_app
 from collect.errors import SelectiveRolloutError
 from collect.options import debugging
@@ -18,6 +19,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(games_app, name="games")
+app.command("calibrate")(calibrate)
 
 
 def main() -> None:

@@ -1,0 +1,169 @@
+"""Command: sr calibrate."""
+
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from calibrate.convention import Convention
+from collect.errors import InputError
+from collect.options import Debug
+
+if TYPE_CHECKING:
+    from calibrate.sample import Sample
+
+NO_GATE = 3  # exit code
+RUNS = Path("runs")
+_TARGET_PRECISION = 0.9
+
+
+def calibrate(
+    run: Annotated[Path | None, typer.Argument(help="Folder of a run; by default the latest in runs/.")] = None,
+    target_precision: Annotated[
+        float | None, typer.Option(help="Smallest precision the gate may have, over 0 and up to 1; 0.9 by default.")
+    ] = None,
+    at_step: Annotated[int | None, typer.Option(help="Only consider cutting at this step K.")] = None,
+    convention: Annotated[
+        Convention,
+        typer.Option(help="Count the groups that can really be cut, or, as the paper's tables do, all flagged ones."),
+    ] = Convention.ELIGIBLE,
+    signals: Annotated[
+        Path | None,
+        typer.Option(help="Take signals from this CSV or Parquet table, one row a group and step, instead of a run."),
+    ] = None,
+    thresholds: Annotated[
+        str | None,
+        typer.Option(
+            help="Show what gates at these thresholds do, such as 0.05,0.08. No gate is fitted then, "
+            "unless --target-precision is given too."
+        ),
+    ] = None,
+    max_steps: Annotated[
+        int | None,
+        typer.Option(help="With --signals: the horizon that the budget form of savings counts; 30 by default."),
+    ] = None,
+    reward_tolerance: Annotated[
+        float | None,
+        typer.Option(help="Rewards of a group that differ by no more than this count as equal; 1e-8 by default."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where the gate goes; by default gate.json in the run, or here with --signals."),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Fit a gate on ungated rollouts: when does a group's disagreement tell that it will teach nothing?
+
+    Computes the mean prefix edit distance of every group at every step K, shows what the best threshold at each K would
+    cut, and writes the gate with the best net saving whose precision on these groups reaches the target, after at least
+    10 cuts. It is not certified: other groups may be cut with a lower precision. Writes signals.parquet and gate.json
+    into the run. Exits with 3, and leaves an earlier gate.json alone, when no threshold will do.
+    """
+    _check_options(run, signals, target_precision, max_steps, reward_tolerance)
+    levels = _levels(thresholds)
+    title, run = _source(run, signals)
+    destination = out or (run / "gate.json" if run else Path("gate.json"))
+    _check_writable(destination)
+    sample = _sample(run, signals, at_step, max_steps, reward_tolerance)
+    columns = range(len(sample.steps)) if at_step is None else [sample.column(at_step)]
+
+    from calibrate import printing
+    from calibrate.fit import as_gate, fit, tally
+    from calibrate.gate import save
+    from calibrate.rollouts import write_signals
+    from collect.store import read_run
+
+    if run is not None:
+        write_signals(run / "signals.parquet", sample)
+    console = printing.console()
+    for line in [title, *printing.head(sample, convention)]:
+        console.print(line)
+    if levels:
+        tallies = [tally(sample, column, level, convention) for column in columns for level in levels]
+        console.print(printing.per_threshold(tallies, convention, sample))
+        if target_precision is None:
+            return
+    found = fit(sample, _TARGET_PRECISION if target_precision is None else target_precision, convention, columns)
+    console.print(printing.per_step(found, sample))
+    for line in [*printing.legend(found), "", *printing.verdict(found, sample)]:
+        console.print(line)
+    if found.chosen is None:
+        raise typer.Exit(NO_GATE)
+    save(as_gate(found.chosen, found, sample, read_run(run) if run else None), destination)
+    console.print(f"wrote {destination}")
+
+
+def _source(run: Path | None, signals: Path | None) -> tuple[str, Path | None]:
+    """What is calibrated on, in words, and the run if it is one."""
+    if signals is not None:
+        return f"signals: {signals}", None
+    from collect.store import latest_run, read_run
+
+    title = f"run: {run}"
+    if run is None:
+        run = latest_run(RUNS)
+        title = f"run: {run} (the latest in {RUNS}/)"
+    made = read_run(run).configuration
+    told = ", ".join(f"{name} {made[name]}" for name in ("model", "adapter", "prompt") if made.get(name) is not None)
+    return title + (f"; {told}" if told else ""), run
+
+
+def _sample(
+    run: Path | None, signals: Path | None, at_step: int | None, max_steps: int | None, reward_tolerance: float | None
+) -> "Sample":
+    if signals is not None:
+        from calibrate.tables import read_table
+
+        return read_table(signals, max_steps=max_steps, at_step=at_step, reward_tolerance=reward_tolerance)
+    from calibrate.outcomes import REWARD_TOLERANCE
+    from calibrate.rollouts import read_rollouts
+
+    assert run is not None
+    return read_rollouts(run, REWARD_TOLERANCE if reward_tolerance is None else reward_tolerance)
+
+
+def _check_options(
+    run: Path | None,
+    signals: Path | None,
+    target_precision: float | None,
+    max_steps: int | None,
+    reward_tolerance: float | None,
+) -> None:
+    if run is not None and signals is not None:
+        raise InputError(f"{run} and --signals {signals}: give a run or a table of signals, not both")
+    if target_precision is not None and not 0 < target_precision <= 1:
+        raise InputError(f"--target-precision {target_precision}: must be over 0 and at most 1")
+    if max_steps is not None and signals is None:
+        raise InputError("--max-steps: a run knows its horizon; give this only with --signals")
+    if max_steps is not None and max_steps < 2:
+        raise InputError(f"--max-steps {max_steps}: must be at least 2")
+    if reward_tolerance is not None and not 0 <= reward_tolerance < math.inf:
+        raise InputError(f"--reward-tolerance {reward_tolerance}: must be a number of at least 0")
+
+
+def _levels(text: str | None) -> list[float]:
+    """The thresholds of --thresholds."""
+    if text is None:
+        return []
+    levels = []
+    for word in text.split(","):
+        try:
+            level = float(word)
+        except ValueError:
+            raise InputError(f"--thresholds {text!r}: {word!r} is not a number; write 0.05,0.08") from None
+        if not 0 <= level <= 1:
+            raise InputError(f"--thresholds {text!r}: {word.strip()} is outside 0 to 1")
+        levels.append(level)
+    return levels
+
+
+def _check_writable(path: Path) -> None:
+    """Refuse, before anything is written, a place for the gate that cannot be written to."""
+    if path.is_dir():
+        raise InputError(f"--out {path}: is a folder; give a file")
+    if not path.parent.is_dir():
+        raise InputError(f"--out {path}: no such folder as {path.parent}; make it first")
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(f"{path}: cannot be written there; give another place with --out")

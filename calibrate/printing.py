@@ -1,0 +1,166 @@
+"""The lines and tables that `sr calibrate` prints."""
+
+import math
+import sys
+from collections.abc import Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from calibrate.convention import Convention
+from calibrate.fit import MIN_CUTS, Fit, StepFit, Tally
+from calibrate.intervals import Interval, proportion
+from calibrate.sample import Sample
+
+_NOT_KNOWN = "n/a"
+_SAVED = {
+    "tokens": "tokens saved",
+    "budget": "tokens saved n/a (a table of signals does not say); of the step budget saved",
+}
+# Wide enough for every table: in a file or a pipe nothing is folded.
+_WIDTH_OF_A_FILE = 240
+
+
+def console() -> Console:
+    """Standard output; text of models and games is printed as it is, never read as markup."""
+    width = None if sys.stdout.isatty() else _WIDTH_OF_A_FILE
+    return Console(markup=False, highlight=False, emoji=False, soft_wrap=True, width=width)
+
+
+def head(sample: Sample, convention: Convention) -> list[str]:
+    """What is calibrated on: how many groups, their composition, what was left out, and what is counted."""
+    size = f"G = {sample.group_size}" if sample.group_size is not None else "group size not known"
+    kinds = ["all_fail", "mixed", "all_succeed"] + ["uniform"] * bool((sample.outcomes == "uniform").any())
+    composition = " / ".join(f"{(sample.outcomes == kind).sum()} {kind.replace('_', '-')}" for kind in kinds)
+    rate = proportion(int(sample.zero_variance.sum()), sample.size)
+    what = {
+        Convention.ELIGIBLE: "cut groups: flagged, and some trajectory longer than K",
+        Convention.PAPER: "flagged groups, whether or not there was anything left to cut (the paper's convention)",
+    }[convention]
+    return [
+        f"groups: {sample.size} ({size}, horizon {sample.horizon}): {composition}; zero-variance {_interval(rate, 3)}",
+        *sample.notes,
+        f"signal: {sample.signal}; a group is flagged at K when it is under the threshold",
+        f"counted: {what}",
+    ]
+
+
+def per_step(fit: Fit, sample: Sample) -> Table:
+    """One row a step K: how well the signal ranks there, and its best threshold."""
+    eligible = "eligible" if sample.eligible_exactly else "eligible\n(approx.)"
+    table = _table(
+        "K",
+        eligible,
+        "zero-\nvar.",
+        "AUROC",
+        "rho",
+        "thres-\nhold",
+        *_counted_headers(fit.convention, sample),
+        "target",
+    )
+    for step in fit.steps:
+        rho = _NOT_KNOWN if step.rank_correlation is None else f"{step.rank_correlation:.3f}"
+        known = [str(step.step), str(step.eligible), str(step.eligible_zero_variance), _interval(step.auroc, 3), rho]
+        if step.best is None:
+            table.add_row(*known, *[_NOT_KNOWN] * (len(table.columns) - len(known)))
+        else:
+            table.add_row(
+                *known, f"{step.best.threshold:.4g}", *_counted(step.best, fit.convention, sample), _mark(step, fit)
+            )
+    return table
+
+
+def per_threshold(tallies: Sequence[Tally], convention: Convention, sample: Sample) -> Table:
+    """One row a step and given threshold: what such a gate does to the sample."""
+    table = _table("K", "thres-\nhold", *_counted_headers(convention, sample), "budget\nsafe %", "budget\nraw %")
+    for tally in tallies:
+        budget = (f"{100 * tally.budget_safe:.1f}", f"{100 * tally.budget_raw:.1f}")
+        table.add_row(str(tally.step), f"{tally.threshold:g}", *_counted(tally, convention, sample), *budget)
+    return table
+
+
+def legend(fit: Fit) -> list[str]:
+    """What the per-step table means."""
+    verb = _verb(fit.convention)
+    return [
+        "AUROC: an informative group scores higher than a zero-variance one, among those counted [95 %, DeLong]; "
+        "rho: Spearman, signal and reward variance; precision, recall [95 %, Clopper-Pearson].",
+        f"threshold: the best net saving at precision >= {fit.target_precision:g} with at least {MIN_CUTS} {verb}; "
+        f"where none reaches it (target: no), the best precision with at least {MIN_CUTS} {verb}, else the best net "
+        "saving.",
+    ]
+
+
+def verdict(fit: Fit, sample: Sample) -> list[str]:
+    """The gate and its evidence, or why there is none."""
+    chosen = fit.chosen
+    if chosen is None:
+        return [f"no gate: {fit.shortfall}"]
+    verb = _verb(fit.convention)
+    others = chosen.true_positives - chosen.all_fail - chosen.all_succeed
+    kinds = f"{chosen.all_fail} all-fail, {chosen.all_succeed} all-succeed" + (f", {others} uniform" if others else "")
+    pays = chosen.net_saving.value > 0
+    worth = "this gate is above it" if pays else "this gate is not above it and costs more than it saves"
+    return [
+        f"gate: {sample.signal} < {chosen.threshold:.6g} at K = {chosen.step}",
+        f"  {verb} {chosen.taken} of {chosen.population}: {chosen.true_positives} zero-variance ({kinds}), "
+        f"{chosen.false_positives} informative",
+        f"  precision {_interval(chosen.precision, 3)} of {chosen.taken}; "
+        f"recall {_interval(chosen.recall, 3)} of {chosen.population_zero_variance}, "
+        f"{_interval(chosen.recall_of_all, 3)} of all {chosen.zero_variance} zero-variance groups",
+        f"  {_SAVED[sample.cost.unit]} {_percent(chosen.saving)}; "
+        f"net saving {_percent(chosen.net_saving)} of the cost per informative group",
+        f"  advantage L2 kept {chosen.advantage_l2_kept:.4f}",
+        f"  break-even precision {chosen.break_even_precision:.3f}: " + worth,
+        "  not certified: chosen and measured on the same groups, which flatters it",
+    ]
+
+
+def _table(*headers: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, collapse_padding=True)
+    for header in headers:
+        table.add_column(header, justify="right", overflow="fold", min_width=max(map(len, header.splitlines())))
+    return table
+
+
+def _counted_headers(convention: Convention, sample: Sample) -> list[str]:
+    recall = ["recall", "recall\nof all"] if convention is Convention.ELIGIBLE else ["recall"]
+    net = "net\nsaving" if sample.cost.unit == "tokens" else "net saving\n(budget)"
+    return ["flagged", "cut", "TP", "FP", "precision", *recall, "tokens\nsaved", net]
+
+
+def _counted(tally: Tally, convention: Convention, sample: Sample) -> list[str]:
+    recalls = [tally.recall, tally.recall_of_all] if convention is Convention.ELIGIBLE else [tally.recall]
+    return [
+        str(tally.flagged),
+        str(tally.cut),
+        str(tally.true_positives),
+        str(tally.false_positives),
+        _interval(tally.precision, 3),
+        *(_interval(recall, 2) for recall in recalls),
+        f"{100 * tally.saving.value:.1f}%" if sample.cost.unit == "tokens" else _NOT_KNOWN,
+        f"{100 * tally.net_saving.value:.1f}%",
+    ]
+
+
+def _mark(step: StepFit, fit: Fit) -> str:
+    if not step.reaches:
+        return "no"
+    return "GATE" if step.best is fit.chosen else "yes"
+
+
+def _verb(convention: Convention) -> str:
+    return "cuts" if convention is Convention.ELIGIBLE else "flags"
+
+
+def _interval(interval: Interval | None, digits: int) -> str:
+    if interval is None or math.isnan(interval.value):
+        return _NOT_KNOWN
+    bounds = _NOT_KNOWN if math.isnan(interval.low) else f"{interval.low:.2f},{interval.high:.2f}"
+    return f"{interval.value:.{digits}f} [{bounds}]"
+
+
+def _percent(interval: Interval) -> str:
+    bounds = _NOT_KNOWN if math.isnan(interval.low) else f"{100 * interval.low:.1f}%,{100 * interval.high:.1f}%"
+    return f"{100 * interval.value:.1f}% [{bounds}]"

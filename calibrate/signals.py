@@ -1,0 +1,168 @@
+"""Divergence signals: how much the trajectories of a group disagree after K steps, for every K in one pass.
+
+A group's actions come as symbols: an integer array (N, G, T) in which equal numbers are equal actions *within a group*
+and every step after a trajectory's last is `END`. `Signal.sweep` gives the signal at every K = 1 ... T of many groups;
+`Signal.at_step` gives it at one K of one live group, from its action strings, and agrees to the last bit.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from rapidfuzz.distance import Levenshtein
+
+from collect.schema import LABEL, TEXT, Column, Table
+
+END = 0  # the symbol of a step that a trajectory no longer took; actions are numbered from 1
+
+Symbols = NDArray[np.int32]
+Floats = NDArray[np.float64]
+
+# Pairs of trajectories compared at once: about what a core's own cache holds, and a bound on memory.
+_PAIRS_AT_ONCE = 8192
+_WORD = 64
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A signal: its name in every table, its meaning, its range, and its two implementations.
+
+    A low value says that the group looks alike, hence may be zero-variance: a gate flags values *under* its threshold.
+    """
+
+    name: str
+    meaning: str
+    lowest: float
+    highest: float
+    sweep: Callable[[Symbols], Floats]
+    at_step: Callable[[Sequence[Sequence[str]], int], float]
+
+
+def prefix_edit_distance(symbols: Symbols) -> Floats:
+    """Mean over the G(G-1)/2 pairs of Levenshtein(prefix_i, prefix_j) / K, at every K = 1 ... T. (N, G, T) -> (N, T).
+
+    Prefixes shorter than K are padded with `END`. Values are in [0, 1] and multiples of 1 / (K · G(G-1)/2).
+    """
+    count, size, steps = symbols.shape
+    first, second = np.triu_indices(size, 1)
+    pairs = len(first)
+    diagonal = _diagonal_by_bits if steps <= _WORD else _diagonal_by_table
+    total = np.empty((count, steps), np.int64)
+    groups_at_once = max(1, _PAIRS_AT_ONCE // pairs)
+    for start in range(0, count, groups_at_once):
+        block = symbols[start : start + groups_at_once]
+        distances = diagonal(block[:, first].reshape(-1, steps), block[:, second].reshape(-1, steps))
+        total[start : start + groups_at_once] = distances.reshape(-1, pairs, steps).sum(axis=1)
+    return np.asarray(total / (pairs * np.arange(1, steps + 1)))
+
+
+def _diagonal_by_bits(left: Symbols, right: Symbols) -> NDArray[np.int64]:
+    """Levenshtein(left[:K], right[:K]) at every K = 1 ... T <= 64, for M pairs. (M, T) twice -> (M, T).
+
+    Hyyrö's bit-parallel algorithm (2003), one word a pair: bit r of the words belongs to row r of the table D, whose
+    columns it walks. Bit K of D0 says whether D[K+1][K+1] = D[K][K], so one walk yields the whole diagonal. Rows past
+    the diagonal hold what no lower bit reads, hence the padding of `left` needs no mask.
+    """
+    count, steps = left.shape
+    word: type[np.unsignedinteger[Any]] = np.uint32 if steps <= 32 else np.uint64
+    one = word(1)
+    rows = np.full((count, np.dtype(word).itemsize * 8), END, left.dtype)
+    rows[:, :steps] = left
+    columns = np.ascontiguousarray(right.T)
+    plus, minus = np.full(count, ~word(0)), np.zeros(count, word)
+    distance = np.zeros(count, np.int64)
+    diagonal = np.empty((steps, count), np.int64)
+    for step in range(steps):
+        matches = np.packbits(rows == columns[step][:, None], axis=1, bitorder="little").view(word).ravel()
+        x = matches | minus
+        d0 = ((plus + (x & plus)) ^ plus) | x
+        distance += (((d0 >> word(step)) & one) ^ one).astype(np.int64)
+        diagonal[step] = distance
+        horizontal_plus, horizontal_minus = minus | ~(plus | d0), plus & d0
+        x = (horizontal_plus << one) | one
+        minus = x & d0
+        plus = (horizontal_minus << one) | ~(x | d0)
+    return diagonal.T
+
+
+def _diagonal_by_table(left: Symbols, right: Symbols) -> NDArray[np.int64]:
+    """What `_diagonal_by_bits` gives, at any T: the plain table, one row after another for all pairs at once."""
+    count, steps = left.shape
+    rows, columns = np.ascontiguousarray(left.T), np.ascontiguousarray(right.T)
+    above = np.repeat(np.arange(steps + 1, dtype=np.int32)[:, None], count, axis=1)
+    diagonal = np.empty((steps, count), np.int64)
+    for row in range(1, steps + 1):
+        current = np.empty_like(above)
+        current[0] = row
+        for column in range(1, steps + 1):
+            substituted = above[column - 1] + (rows[row - 1] != columns[column - 1])
+            inserted_or_deleted = np.minimum(above[column], current[column - 1]) + 1
+            np.minimum(substituted, inserted_or_deleted, out=current[column])
+        diagonal[row - 1] = current[row]
+        above = current
+    return diagonal.T
+
+
+def prefix_edit_distance_at(prefixes: Sequence[Sequence[str]], step: int) -> float:
+    """`prefix_edit_distance` at one K for one group of G >= 2 action sequences; only their first K actions count."""
+    # One character an action: rapidfuzz compares characters exactly, but other elements by their hash.
+    characters: dict[str, str] = {}
+    words = [
+        "".join(characters.setdefault(action, chr(len(characters) + 1)) for action in prefix[:step]).ljust(
+            step, chr(END)
+        )
+        for prefix in prefixes
+    ]
+    pairs = len(words) * (len(words) - 1) // 2
+    return sum(Levenshtein.distance(a, b) for a, b in combinations(words, 2)) / (pairs * step)
+
+
+PREFIX_EDIT_DISTANCE = Signal(
+    "prefix_edit_distance_mean",
+    "mean over the group's pairs of Levenshtein(first K actions) / K, ended trajectories padded with one END symbol",
+    0.0,
+    1.0,
+    prefix_edit_distance,
+    prefix_edit_distance_at,
+)
+
+
+def termination_fraction(lengths: NDArray[np.int32], steps: NDArray[np.int64]) -> Floats:
+    """Share of a group's trajectories with at most K - 1 actions (one of exactly K is not counted). -> (N, S)."""
+    return np.asarray((lengths[:, :, None] < steps).mean(axis=1))
+
+
+def eligible(lengths: NDArray[np.int32], steps: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether some trajectory is longer than K, so that cutting at K saves something. (N, G), (S,) -> (N, S)."""
+    return np.asarray(lengths.max(axis=1)[:, None] > steps)
+
+
+SIGNALS = Table(
+    "signals",
+    "One row a group and step K = 1 to horizon - 1: what `sr calibrate` computed. One file, signals.parquet.",
+    ("group_id", "step"),
+    (
+        Column("group_id", TEXT, "the group"),
+        Column("task_type", LABEL, "one of ALFWorld's six task types"),
+        Column("group_size", pa.int32(), "G, the number of trajectories"),
+        Column("horizon", pa.int32(), "the most steps a trajectory may take"),
+        Column("step", pa.int32(), "K: the signals describe the first K steps"),
+        Column("eligible", pa.bool_(), "whether some trajectory is longer than K; only such a group can be cut at K"),
+        Column(
+            "outcome",
+            LABEL,
+            "mixed if the final rewards vary; else all_fail (all 0), all_succeed (all 1) or uniform (another reward)",
+        ),
+        Column("reward_variance", pa.float64(), "population variance of the G final rewards"),
+        Column(
+            PREFIX_EDIT_DISTANCE.name,
+            pa.float64(),
+            f"{PREFIX_EDIT_DISTANCE.meaning}; {PREFIX_EDIT_DISTANCE.lowest:g} to {PREFIX_EDIT_DISTANCE.highest:g}",
+        ),
+        Column("termination_fraction", pa.float64(), "share of trajectories with at most K - 1 actions; 0 to 1"),
+    ),
+)

@@ -1,0 +1,242 @@
+"""From a table of signals, one row a group and step K, to a sample.
+
+Both the project's own signals.parquet and the tables that the paper's authors released are read as they are.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from polars.exceptions import PolarsError
+
+from calibrate.outcomes import OUTCOMES, REWARD_TOLERANCE
+from calibrate.sample import Cost, Sample
+from calibrate.signals import PREFIX_EDIT_DISTANCE, Signal
+from collect.errors import InputError
+
+DEFAULT_MAX_STEPS = 30  # the paper's horizon
+
+# Our name of a column, and the released tables' name where it differs. Where a table has both, ours counts.
+_RELEASED_NAMES = {"group_id": "task_id", "step": "K", "outcome": "label", "reward_variance": "reward_var"}
+_PARQUET_MAGIC = b"PAR1"
+
+
+def read_table(path: Path, *, max_steps: int | None, at_step: int | None, reward_tolerance: float | None) -> Sample:
+    """The sample of a CSV or Parquet table; with `at_step`, of its rows at that K alone.
+
+    Needed are group_id (or task_id), step (or K), reward_variance (or reward_var), the signal, and termination_fraction
+    or eligible; outcome (or label), task_type, group_size and horizon are used where present. Without `eligible`, a
+    group counts as eligible when its termination fraction is under 1, which is approximate. Without an outcome,
+    a group is zero-variance when its reward variance is at most (tolerance / 2)², the most that rewards within the
+    tolerance can have. The horizon is the table's, else `max_steps`, else 30.
+
+    Raises:
+        InputError: the file cannot be read, a column is missing, or a value is absent, out of range or contradictory.
+    """
+    rows = _checked(path, _read(path), PREFIX_EDIT_DISTANCE)
+    if "outcome" in rows.columns and reward_tolerance is not None:
+        raise InputError(f"{path}: its outcomes are decided already (column outcome or label); drop --reward-tolerance")
+    horizon = _horizon(path, rows, max_steps)
+    if at_step is not None:
+        rows = _at(path, rows, at_step)
+    rows = _rectangular(path, rows.sort("group_id", "step"))
+    _check_steps(path, rows, horizon)
+    tolerance = REWARD_TOLERANCE if reward_tolerance is None else reward_tolerance
+    steps = rows["step"].unique().sort().to_numpy()
+    shape = (-1, len(steps))
+    first = rows.gather_every(len(steps))
+    exact = "eligible" in rows.columns
+    running = rows["eligible"] if exact else rows["termination_fraction"] < 1
+    budget = np.broadcast_to(horizon - steps, (first.height, len(steps)))
+    note = "note: eligibility is approximate: termination_fraction < 1, as the table has no column `eligible`"
+    return Sample(
+        signal=PREFIX_EDIT_DISTANCE.name,
+        group_size=_single(path, rows, "group_size"),
+        horizon=horizon,
+        steps=steps,
+        group_ids=first["group_id"],
+        task_types=first["task_type"] if "task_type" in rows.columns else None,
+        outcomes=_outcomes(first, tolerance),
+        reward_variance=first["reward_variance"].to_numpy(),
+        scores=rows[PREFIX_EDIT_DISTANCE.name].to_numpy().reshape(shape),
+        termination_fraction=(
+            rows["termination_fraction"].to_numpy().reshape(shape) if "termination_fraction" in rows.columns else None
+        ),
+        eligible=running.to_numpy().reshape(shape),
+        eligible_exactly=exact,
+        cost=Cost("budget", budget, np.full(first.height, horizon)),
+        notes=() if exact else (note,),
+    )
+
+
+def _read(path: Path) -> pl.DataFrame:
+    """The file's rows under our column names; the columns of a CSV are all text, so that no number is guessed at."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; give a CSV or Parquet table of signals")
+    try:
+        with path.open("rb") as file:
+            parquet = file.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC
+        if not parquet and path.suffix == ".parquet":
+            raise InputError(f"{path}: not Parquet, whatever its name says; give a CSV or Parquet table of signals")
+        frame = pl.read_parquet(path) if parquet else pl.read_csv(path, infer_schema=False)
+    except (OSError, UnicodeDecodeError, PolarsError) as error:
+        raise InputError(
+            f"{path}: cannot be read as a table ({_first_line(error)}); give a CSV or Parquet table of signals"
+        ) from error
+    names = {theirs: ours for ours, theirs in _RELEASED_NAMES.items() if ours not in frame.columns}
+    return frame.rename(names, strict=False).with_columns(pl.col(pl.Categorical).cast(pl.String))
+
+
+def _checked(path: Path, frame: pl.DataFrame, signal: Signal) -> pl.DataFrame:
+    """The columns that are used, in their types, each value checked."""
+    needed = ["group_id", "step", "reward_variance", signal.name]
+    if "eligible" not in frame.columns:
+        needed.append("termination_fraction")
+    for name in needed:
+        if name not in frame.columns:
+            known = _RELEASED_NAMES.get(name)
+            raise InputError(
+                f"{path}: the column {name}{f' (or {known})' if known else ''} is missing; a signals table needs it"
+            )
+    if not frame.height:
+        raise InputError(f"{path}: the table has no rows; give one row per group and step")
+    ranges = {
+        "step": (1.0, np.inf),
+        "reward_variance": (0.0, np.inf),
+        signal.name: (signal.lowest, signal.highest),
+        "termination_fraction": (0.0, 1.0),
+        "group_size": (2.0, np.inf),
+        "horizon": (2.0, np.inf),
+    }
+    whole = ("step", "group_size", "horizon")
+    columns = [_text(path, frame, "group_id")]
+    for name, (low, high) in ranges.items():
+        if name in frame.columns:
+            columns.append(_number(path, frame, name, low, high, whole=name in whole))
+    if "eligible" in frame.columns:
+        columns.append(_truth(path, frame, "eligible"))
+    if "task_type" in frame.columns:
+        columns.append(_text(path, frame, "task_type"))
+    if "outcome" in frame.columns:
+        columns.append(_text(path, frame, "outcome"))
+        _refuse(path, frame, "outcome", ~columns[-1].is_in(OUTCOMES), f"is none of {', '.join(OUTCOMES)}")
+    checked = pl.DataFrame(columns)
+    if "outcome" in checked.columns:
+        contradictory = (checked["outcome"] == "mixed") & (checked["reward_variance"] == 0)
+        _refuse(path, frame, "outcome", contradictory, "contradicts the row's reward variance of 0")
+    _refuse(
+        path, frame, "group_id", ~pl.struct("group_id", "step").is_first_distinct(), "has this step twice", of=checked
+    )
+    return checked
+
+
+def _number(path: Path, frame: pl.DataFrame, name: str, low: float, high: float, *, whole: bool) -> pl.Series:
+    """A column of finite numbers in [low, high]; of integers when `whole`."""
+    raw = frame[name]
+    if not (raw.dtype.is_numeric() or raw.dtype == pl.String):
+        raise InputError(f"{path}: the column {name} holds {raw.dtype}, not numbers")
+    values = raw.cast(pl.Float64, strict=False)
+    _refuse(path, frame, name, raw.is_null(), "is missing")
+    _refuse(path, frame, name, values.is_null(), "is not a number")
+    _refuse(path, frame, name, values.is_nan(), "is not a number")
+    within = "is not finite" if high == np.inf else f"is outside {low:g} to {high:g}"
+    _refuse(path, frame, name, values.is_infinite() | (values > high), within)
+    _refuse(path, frame, name, values < low, f"is under {low:g}" if high == np.inf else within)
+    if whole:
+        _refuse(path, frame, name, (values != values.floor()) | (values > 2**31 - 1), "is not a whole number in range")
+        return values.cast(pl.Int64)
+    return values
+
+
+def _truth(path: Path, frame: pl.DataFrame, name: str) -> pl.Series:
+    """A column of booleans, or of the words true and false."""
+    raw = frame[name]
+    if raw.dtype == pl.Boolean:
+        _refuse(path, frame, name, raw.is_null(), "is missing")
+        return raw
+    word = _text(path, frame, name).str.to_lowercase()
+    _refuse(path, frame, name, ~word.is_in(["true", "false"]), "is neither true nor false")
+    return (word == "true").alias(name)
+
+
+def _text(path: Path, frame: pl.DataFrame, name: str) -> pl.Series:
+    raw = frame[name]
+    if not (raw.dtype == pl.String or raw.dtype.is_integer()):
+        raise InputError(f"{path}: the column {name} holds {raw.dtype}, not text")
+    _refuse(path, frame, name, raw.is_null(), "is missing")
+    return raw.cast(pl.String)
+
+
+def _refuse(
+    path: Path, frame: pl.DataFrame, name: str, bad: pl.Series | pl.Expr, what: str, of: pl.DataFrame | None = None
+) -> None:
+    """InputError that names the first row where `bad` holds, counting data rows from 1."""
+    if isinstance(bad, pl.Expr):
+        bad = (frame if of is None else of).select(bad).to_series()
+    rows = bad.fill_null(value=False).arg_true()
+    if len(rows):
+        value = frame[name][int(rows[0])]
+        also = f" (and {len(rows) - 1} more rows)" if len(rows) > 1 else ""
+        raise InputError(f"{path}: row {int(rows[0]) + 1}, column {name}: {value!r} {what}{also}; correct the table")
+
+
+def _single(path: Path, rows: pl.DataFrame, name: str) -> int | None:
+    """The one value of a column that must not vary, or None where there is no such column."""
+    if name not in rows.columns:
+        return None
+    counts = rows.group_by(name).agg(pl.col("group_id").n_unique()).sort(name).rows()
+    if len(counts) > 1:
+        listed = ", ".join(f"{value} in {count}" for value, count in counts)
+        raise InputError(f"{path}: {name} differs between groups ({listed} groups); a gate is fitted at one {name}")
+    return int(counts[0][0])
+
+
+def _horizon(path: Path, rows: pl.DataFrame, max_steps: int | None) -> int:
+    horizon = _single(path, rows, "horizon")
+    if horizon is not None and max_steps not in (None, horizon):
+        raise InputError(f"{path}: its horizon is {horizon}, not {max_steps}; drop --max-steps")
+    return horizon or max_steps or DEFAULT_MAX_STEPS
+
+
+def _check_steps(path: Path, rows: pl.DataFrame, horizon: int) -> None:
+    last = int(rows["step"].max())  # type: ignore[arg-type]
+    if last >= horizon:
+        raise InputError(f"{path}: K = {last} leaves nothing to cut at a horizon of {horizon}; give --max-steps")
+
+
+def _at(path: Path, rows: pl.DataFrame, step: int) -> pl.DataFrame:
+    chosen = rows.filter(pl.col("step") == step)
+    if not chosen.height:
+        there = ", ".join(str(k) for k in rows["step"].unique().sort())
+        raise InputError(f"--at-step {step}: {path} has no such K; it has {there}")
+    return chosen
+
+
+def _rectangular(path: Path, rows: pl.DataFrame) -> pl.DataFrame:
+    """Check that each group has a row at each K, and says the same of itself in all of them."""
+    steps = rows["step"].unique()
+    gaps = rows.group_by("group_id", maintain_order=True).agg("step").filter(pl.col("step").list.len() < len(steps))
+    if gaps.height:
+        group, there = gaps.row(0)
+        absent = min(set(steps.to_list()) - set(there))
+        raise InputError(
+            f"{path}: group {group!r} has no row at K = {absent}, as others have; add it, or choose --at-step"
+        )
+    for name in ("outcome", "reward_variance"):
+        if name in rows.columns:
+            varying = rows.filter(pl.col(name).n_unique().over("group_id") > 1)
+            if varying.height:
+                raise InputError(
+                    f"{path}: group {varying['group_id'][0]!r} has more than one {name}; correct the table"
+                )
+    return rows
+
+
+def _outcomes(groups: pl.DataFrame, tolerance: float) -> np.ndarray[tuple[int], np.dtype[np.str_]]:
+    if "outcome" in groups.columns:
+        return np.array(groups["outcome"].to_list())
+    return np.where(groups["reward_variance"].to_numpy() > (tolerance / 2) ** 2, "mixed", "uniform")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__

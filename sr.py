@@ -9,6 +9,7 @@ from calibrate.command import calibrate
 from collect.command import games_app
 from collect.errors import SelectiveRolloutError
 from collect.options import debugging
+from reports.command import query
 
 app = typer.Typer(
     name="sr",
@@ -20,6 +21,7 @@ app = typer.Typer(
 )
 app.add_typer(games_app, name="games")
 app.command("calibrate")(calibrate)
+app.command("query")(query)
 
 
 def main() -> None:

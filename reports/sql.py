@@ -12,6 +12,7 @@ import math
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -159,14 +160,16 @@ def _without_dictionary(kind: pa.DataType) -> pa.DataType:
 
 def _csv_line(values: Sequence[Any]) -> str:
     line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(values)
-    return line.getvalue()
+    csv.writer(line, lineterminator="\r\n").writerow(values)  # it quotes a value that holds what ends a line
+    return line.getvalue().removesuffix("\r\n")
 
 
 def _plain(value: Any) -> Any:
     match value:
         case float():
             return value if math.isfinite(value) else None
+        case Decimal():  # DuckDB's sum of integers comes as one
+            return int(value) if value == value.to_integral_value() else float(value)
         case list() | tuple():
             return [_plain(item) for item in value]
         case dict():

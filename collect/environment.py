@@ -58,6 +58,7 @@ class GroupEnvironment:
         self._size = group_size
         self._deadline = deadline
         self._begun: set[int] = set()
+        self._closed = False
         # Ctrl-C is the main thread's affair; what this thread starts inherits that, and is not torn down half-way.
         self._thread = ThreadPoolExecutor(1, "environment", initializer=_leave_interrupts)
 
@@ -75,7 +76,10 @@ class GroupEnvironment:
         return await self._call("step", index, command)
 
     async def close(self) -> None:
-        """End the worker at once, even amid a call, and remove its temporary folder."""
+        """End the worker at once, even amid a call, and remove its temporary folder. Closing twice does nothing."""
+        if self._closed:
+            return
+        self._closed = True
         self._worker.kill()
         # Queued behind the calls that were asked for, which all fail now; not given up when the caller is cancelled.
         await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, self._clear))

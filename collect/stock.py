@@ -24,26 +24,31 @@ from collect.errors import EnvironmentFault
 
 _ATTRIBUTES = frozenset({"name", "id", "indefinite", "definite", "type", "adj", "noun"})
 
+# Copies of the planner library that closed instances left. They are kept because they cannot be unloaded: the handlers
+# that the library has registered for the end of the process would crash it.
+_idle_libraries: list[Any] = []
+
 
 class StockInstance:
     """One instance of one game. Loading takes about 0.6 s, a reset the same, a step 50 ms.
 
-    It shares nothing with another instance of the same game: its copy of the planner library, its demangler and its
-    state are its own. Close it to give back the 34 MB that the library pins.
+    It shares nothing with another open instance, of the same game or another: its copy of the planner library, its
+    demangler and its state are its own. Close it, so that the next can take over the library and the 34 MB it pins.
 
     Raises `EnvironmentFault` where TextWorld cannot load or play the game.
     """
 
     def __init__(self, game_path: Path) -> None:
         from alfworld.agents.environment.alfred_tw_env import AlfredDemangler, AlfredInfos
+        from fast_downward import load_lib
         from textworld import EnvInfos
-        from textworld.envs.pddl.pddl import PddlEnv
         from textworld.envs.pddl.textgen import EvalSymbol
 
         EvalSymbol.derive = _derive
         self._path = game_path
-        self._engine = PddlEnv(EnvInfos(won=True, admissible_commands=True, extras=["gamefile"]))
-        self._env = AlfredInfos(AlfredDemangler(self._engine, shuffle=False))
+        self._library = _idle_libraries.pop() if _idle_libraries else load_lib()
+        infos = EnvInfos(won=True, admissible_commands=True, extras=["gamefile"])
+        self._env = AlfredInfos(AlfredDemangler(_engine(infos, self._library), shuffle=False))
         self._score = 0.0
         with self._faults("load"):
             self._env.load(str(game_path))
@@ -63,12 +68,11 @@ class StockInstance:
         return _observation(state, reward, bool(done))
 
     def close(self) -> None:
-        """Give the planner library back; the instance is of no use afterwards. Closing twice does nothing."""
-        from fast_downward import close_lib
-
-        if self._engine is not None:
-            close_lib(self._engine.downward_lib)
-            self._engine = self._env = None
+        """Leave the planner library to the next instance; this one is of no use afterwards. Twice does nothing."""
+        if self._library is not None:
+            self._library.cleanup()
+            _idle_libraries.append(self._library)
+            self._library = self._env = None
 
     @contextmanager
     def _faults(self, doing: str) -> Iterator[None]:
@@ -80,6 +84,16 @@ class StockInstance:
             raise EnvironmentFault(f"{self._path}: {doing} failed: {type(error).__name__}: {error}") from error
         finally:
             sys.argv = arguments
+
+
+def _engine(infos: Any, library: Any) -> Any:
+    """A `PddlEnv` on a copy of the planner library that is loaded already."""
+    from textworld.envs.pddl.pddl import PddlEnv
+
+    engine = PddlEnv.__new__(PddlEnv)
+    super(PddlEnv, engine).__init__(infos)
+    engine.downward_lib = library
+    return engine
 
 
 def _observation(state: Mapping[str, Any], reward: float, done: bool) -> Observation:

@@ -33,8 +33,8 @@ A run is one folder. Anything that reads JSON and Parquet reads it; this page de
   `collect.store.scan` see to that. Plain readers should join with `groups` while a run is being written, or after one
   was killed; the next start with the same folder deletes what was not committed.
 - Rows are found by their key, never by position. Steps are counted from 1, trajectories of a group from 0.
-- Seconds are wall-clock seconds, times are UTC. Log-probabilities are natural logarithms under the distribution that was
-  really sampled from, temperature and top-p applied.
+- Seconds are wall-clock seconds, times are UTC. Log-probabilities are natural logarithms under the distribution that
+  was really sampled from, temperature and top-p applied.
 - Text is UTF-8. What UTF-8 cannot hold (lone surrogates in a model's reply) is written as U+FFFD; `token_ids` say
   exactly what was sampled.
 - A later version may add columns. It reads the runs of earlier ones, with null in the columns that they lack.

@@ -83,8 +83,8 @@ TRAJECTORIES = Table(
         Column(
             "action_symbols",
             TEXT,
-            "the same actions, one character each (from U+4E00 on, by first appearance in the group): equal characters are "
-            "equal actions within the group, so that `levenshtein` of two strings is the edit distance of the actions",
+            "the same actions, one character each (from U+4E00 on, by first appearance in the group): equal characters "
+            "are equal actions within the group, so `levenshtein` of two strings is the actions' edit distance",
         ),
         Column("reply_tokens", pa.list_(pa.int32()), "tokens the policy sampled in each step"),
         Column("token_ids", pa.list_(pa.int32()), "every token of the conversation, exactly as the policy saw it"),

@@ -113,7 +113,7 @@ def open_run(
 
 
 class RunWriter:
-    """Appends groups to a run; made by `open_run`. One thread at a time; a flush blocks for some tens of milliseconds.
+    """Appends groups to a run; made by `open_run`. One thread at a time; a flush takes about 0.1 s.
 
     `committed` holds the ids of the groups that are on disk, those of earlier sessions included.
     """

@@ -147,13 +147,14 @@ class Expert:
             return (
                 self._find(self.task.object_target) or f"take {self._found(self.task.object_target)} from {self._here}"
             )
+        if _type(self._holding) != self.task.object_target.lower():
+            return self._put(self._home(self._holding))
         verb, appliance = _TREATMENTS.get(self.task.task_type, ("", ""))
         if verb and self._holding not in self._treated:
             return self._reach(self._first(appliance)) or f"{verb} {self._holding} with {self._here}"
         if self.task.toggle_target:
             return self._find(self.task.toggle_target) or f"use {self._found(self.task.toggle_target)}"
-        goal = self._goal()
-        return self._reach(goal) or self._open() or f"move {self._holding} to {goal}"
+        return self._put(self._goal())
 
     def _find(self, type_: str) -> str:
         """What to do next to stand before a thing of this type in sight; empty when one does."""
@@ -177,6 +178,15 @@ class Expert:
         """The things of this type that were last seen there and are still wanted."""
         done = receptacle == self._goal() and self.task.task_type not in _TREATMENTS
         return [thing for thing in self._contents.get(receptacle, []) if _type(thing) == type_.lower() and not done]
+
+    def _put(self, receptacle: str) -> str:
+        """What to do next to leave what is held there."""
+        return self._reach(receptacle) or self._open() or f"move {self._holding} to {receptacle}"
+
+    def _home(self, thing: str) -> str:
+        """Where a thing that is not wanted may be left: here if it can be."""
+        fits = [r for r in (self._here, *self._receptacles) if r and _type(thing) in _HOLDS.get(_type(r), ())]
+        return fits[0] if fits else self._receptacles[0]
 
     def _reach(self, receptacle: str) -> str:
         return "" if self._here == receptacle else f"go to {receptacle}"

@@ -96,6 +96,9 @@ class GroupEnvironment:
                 await start
                 await self.close()
             raise
+        except EnvironmentFault:
+            self._thread.shutdown(wait=False)
+            raise
         return self
 
     async def __aexit__(
@@ -114,7 +117,10 @@ class GroupEnvironment:
         _leave_interrupts()
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(list(_PRELOADED))
-        self._folder = Path(tempfile.mkdtemp(prefix="sr-game-"))
+        try:
+            self._folder = Path(tempfile.mkdtemp(prefix="sr-game-"))
+        except OSError as error:
+            raise EnvironmentFault(f"{self._path}: no temporary folder for the game: {error}") from error
         try:
             self._pipe, workers_end = context.Pipe()
             with workers_end, _processes:

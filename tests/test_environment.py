@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from collect.environment import GroupEnvironment, Observation
-from collect.errors import EnvironmentFault
+from collect.errors import EnvironmentFault, MissingDependency
 from collect.stock import StockInstance
 
 GAME = Path(__file__).parents[2] / "shared" / "alfworld" / "game.tw-pddl"
@@ -214,7 +214,40 @@ def test_a_game_that_cannot_be_loaded_is_a_fault_that_names_it(tmp_path: Path, c
     play(scenario, game)
 
 
+def test_no_room_for_temporary_files_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+
+    async def scenario(environment: GroupEnvironment) -> None:
+        raise AssertionError("opened")
+
+    with pytest.raises(EnvironmentFault, match="no temporary folder"):
+        play(scenario)
+
+
+def test_without_alfworld_the_install_command_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "alfworld", None)
+
+    async def scenario(environment: GroupEnvironment) -> None:
+        raise AssertionError("opened")
+
+    with pytest.raises(MissingDependency, match=r"pip install 'selective-rollout\[collect\]'"):
+        play(scenario)
+
+
 # Ends
+
+
+def test_a_group_given_up_while_its_worker_starts_leaves_nothing(temporary: Path) -> None:
+    async def main() -> None:
+        opening = asyncio.ensure_future(GroupEnvironment(GAME, 2).__aenter__())
+        await asyncio.sleep(0)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+
+    asyncio.run(main())
+    assert multiprocessing.active_children() == []
+    assert list(temporary.iterdir()) == []
 
 
 def start_user(temporary: Path, *options: str, cwd: Path | None = None) -> "subprocess.Popen[str]":

@@ -5,6 +5,7 @@ Without a GPU the default is a small model that needs no hub: SmolLM2-135M-Instr
 ships beside this module. On a GPU it is Qwen2.5-7B-Instruct as it comes from the hub.
 """
 
+import hashlib
 import importlib.util
 import os
 import shutil
@@ -35,6 +36,13 @@ class Policy:
     model: str
     adapter: Path | None = None
     version: int = 0
+
+    @property
+    def fingerprint(self) -> str | None:
+        """12 hex digits that name the adapter by its weights; None without one."""
+        if self.adapter is None:
+            return None
+        return hashlib.sha256((self.adapter / "adapter_model.safetensors").read_bytes()).hexdigest()[:12]
 
     @property
     def small(self) -> bool:

@@ -1,0 +1,229 @@
+"""The rollout loop: many groups in flight, every trajectory at its own pace.
+
+A trajectory asks the engine for its next reply as soon as the game has answered, so the engine always has the requests
+of all trajectories that are not waiting for their game. A failed game or engine request ends its group, never the loop:
+the group is tried again, and after `ATTEMPTS` failures it is left to a later session.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+from collect.engine import Completion, Engine, Request, Sampling, derive_seed
+from collect.environment import GroupEnvironment, Observation
+from collect.errors import EngineFault, EnvironmentFault
+from collect.games import Game
+from collect.prompt import Prompt, match_command
+from collect.trajectory import Ending, Group, Step, Trajectory, group_id
+
+ATTEMPTS = 2
+Boundary = Literal["environment", "engine"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One group to roll out: the `visit`-th visit to a game."""
+
+    game: Game
+    visit: int
+
+    @property
+    def group_id(self) -> str:
+        """The id that its group will have."""
+        return group_id(self.game, self.visit)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A failed attempt at a group: which boundary failed, what it said, and whether it will be tried again."""
+
+    task: Task
+    boundary: Boundary
+    message: str
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How groups are rolled out: `group_size` ≥ 2 trajectories of at most `horizon` ≥ 1 steps each.
+
+    `concurrency` is the number of groups in flight; it changes speed, not what is sampled (see `collect.engine`).
+    """
+
+    group_size: int
+    horizon: int
+    sampling: Sampling
+    concurrency: int
+    seed: int
+    policy_version: int = 0
+
+
+class Rollout:
+    """Rolls out groups with one engine and one prompt style. `steps` and `tokens` count what was sampled so far."""
+
+    def __init__(self, engine: Engine, prompt: Prompt, settings: Settings) -> None:
+        self._engine = engine
+        self._prompt = prompt
+        self._settings = settings
+        self.steps = 0
+        self.tokens = 0
+
+    async def run(self, tasks: Iterable[Task]) -> AsyncIterator[Group | Failure]:
+        """Roll out every task; yields groups as they finish, and every failed attempt. Order is not promised."""
+        owed = iter(tasks)
+        outcomes: asyncio.Queue[Group | Failure | None] = asyncio.Queue()
+
+        async def work() -> None:
+            for task in owed:
+                await self._attempt(task, outcomes)
+
+        workers = asyncio.gather(*(work() for _ in range(self._settings.concurrency)))
+        workers.add_done_callback(lambda _: outcomes.put_nowait(None))
+        try:
+            while (outcome := await outcomes.get()) is not None:
+                yield outcome
+            await workers
+        finally:
+            workers.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await workers
+
+    async def _attempt(self, task: Task, outcomes: "asyncio.Queue[Group | Failure | None]") -> None:
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                outcomes.put_nowait(await self._group(task))
+                return
+            except* (EnvironmentFault, EngineFault) as faults:
+                fault = faults.exceptions[0]
+                boundary: Boundary = "engine" if isinstance(fault, EngineFault) else "environment"
+                outcomes.put_nowait(Failure(task, boundary, str(fault), final=attempt == ATTEMPTS))
+
+    async def _group(self, task: Task) -> Group:
+        settings = self._settings
+        seed = derive_seed(settings.seed, task.group_id)
+        started, clock = datetime.now(UTC), time.perf_counter()
+        async with GroupEnvironment(task.game.path, settings.group_size) as environment, asyncio.TaskGroup() as group:
+            rollouts = [
+                group.create_task(self._trajectory(task, index, seed, environment))
+                for index in range(settings.group_size)
+            ]
+        return Group(
+            game=task.game,
+            visit=task.visit,
+            horizon=settings.horizon,
+            policy_version=settings.policy_version,
+            seed=seed,
+            started=started,
+            seconds=time.perf_counter() - clock,
+            trajectories=tuple(rollout.result() for rollout in rollouts),
+        )
+
+    async def _trajectory(self, task: Task, index: int, seed: int, environment: GroupEnvironment) -> Trajectory:
+        name = f"{task.group_id}/{index}"
+        conversation = _Conversation(self._prompt, self._engine.context - self._settings.sampling.max_tokens)
+        ending: Ending = "horizon"
+        try:
+            observation = await environment.reset(index)
+            for step in range(1, self._settings.horizon + 1):
+                if not conversation.read(observation):
+                    ending = "context"
+                    break
+                request = Request(
+                    trajectory=name,
+                    prompt=tuple(conversation.token_ids),
+                    stop=self._prompt.stop,
+                    seed=derive_seed(seed, index, step),
+                    sampling=self._settings.sampling,
+                )
+                observation = await self._step(request, index, conversation, observation, environment)
+                if observation.won:
+                    ending = "won"
+                    break
+        finally:
+            self._engine.release(name)
+        return conversation.trajectory(ending, observation)
+
+    async def _step(
+        self,
+        request: Request,
+        index: int,
+        conversation: "_Conversation",
+        observation: Observation,
+        environment: GroupEnvironment,
+    ) -> Observation:
+        """One reply of the policy and one answer of the game; both go into the conversation."""
+        asked = time.perf_counter()
+        completion = await self._engine.generate(request)
+        replied = time.perf_counter()
+        reply = self._prompt.text(completion.token_ids)
+        action, match = match_command(self._prompt.command(reply), observation.admissible_commands)
+        answer = await environment.step(index, action)
+        step = Step(
+            observation=observation.text,
+            admissible_commands=observation.admissible_commands,
+            reply=reply,
+            action=action,
+            match=match,
+            reward=answer.reward,
+            prompt_tokens=len(request.prompt),
+            reply_tokens=len(completion.token_ids),
+            reply_logprob=sum(completion.logprobs),
+            engine_seconds=replied - asked,
+            environment_seconds=time.perf_counter() - replied,
+        )
+        conversation.say(step, completion)
+        self.steps += 1
+        self.tokens += len(completion.token_ids)
+        return answer
+
+
+class _Conversation:
+    """A trajectory in the making: the exact token ids so far, and which of them the policy sampled."""
+
+    def __init__(self, prompt: Prompt, limit: int) -> None:
+        self._prompt = prompt
+        self._limit = limit
+        self._steps: list[Step] = []
+        self._reply: Sequence[int] = ()
+        self._logprobs: list[float] = []
+        self._mask: list[bool] = []
+        self.token_ids: list[int] = []
+
+    def read(self, observation: Observation) -> bool:
+        """Append what the game says; False, with nothing appended, when no reply would fit after it."""
+        commands = observation.admissible_commands
+        if self._steps:
+            shown = self._prompt.turn(self._reply, observation.text, commands)
+        else:
+            shown = self._prompt.opening(observation.text, commands)
+        if len(self.token_ids) + len(shown) > self._limit:
+            return False
+        self._extend(shown, sampled=False)
+        return True
+
+    def say(self, step: Step, completion: Completion) -> None:
+        """Append a reply of the policy."""
+        self._steps.append(step)
+        self._reply = completion.token_ids
+        self._logprobs += completion.logprobs
+        self._extend(completion.token_ids, sampled=True)
+
+    def trajectory(self, ending: Ending, last: Observation) -> Trajectory:
+        return Trajectory(
+            reward=sum(step.reward for step in self._steps),
+            won=last.won,
+            ending=ending,
+            steps=tuple(self._steps),
+            token_ids=tuple(self.token_ids),
+            policy_mask=tuple(self._mask),
+            logprobs=tuple(self._logprobs),
+            final_observation=last.text,
+        )
+
+    def _extend(self, token_ids: Sequence[int], sampled: bool) -> None:
+        self.token_ids += token_ids
+        self._mask += [sampled] * len(token_ids)

@@ -1,0 +1,184 @@
+"""The recipe of the default small policy: supervised learning from an expert that sees only the text.
+
+Games of the train split are made, an expert that searches in a fixed order plays them on the real engine, and a LoRA
+adapter learns its commands, token for token as a rollout would show them. The aim is not a strong policy but one that
+an RL run can start from: it wins some games and loses some, and agrees with itself often enough that some groups have
+zero variance.
+"""
+
+import asyncio
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from collect.environment import GroupEnvironment
+from collect.errors import EnvironmentFault
+from collect.expert import Expert
+from collect.games import Game, task_of
+from collect.policy import Policy, load_tokenizer
+from collect.prompt import Prompt
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Everything that decides what the adapter learns. The seed also seeds the games."""
+
+    games: int = 480
+    horizon: int = 50
+    max_tokens: int = 800
+    rank: int = 16
+    alpha: int = 32
+    learning_rate: float = 1e-3
+    warmup: float = 0.05
+    batch_size: int = 4
+    epochs: int = 1
+    seed: int = 2026
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """A solved game as (what the game said, the expert's command) pairs, in order."""
+
+    game_id: str
+    exchanges: tuple[tuple[str, str], ...]
+
+
+def solve(games: Sequence[Game], horizon: int, workers: int, progress: Progress) -> list[Lesson]:
+    """Have the expert play every game on the real engine; games it does not solve within `horizon` are left out."""
+    return asyncio.run(_solve_all(games, horizon, workers, progress))
+
+
+async def _solve_all(games: Sequence[Game], horizon: int, workers: int, progress: Progress) -> list[Lesson]:
+    slots = asyncio.Semaphore(workers)
+    done = 0
+
+    async def solve_one(game: Game) -> Lesson | None:
+        nonlocal done
+        async with slots:
+            try:
+                return await _play(game, horizon)
+            except EnvironmentFault as fault:
+                print(f"skipped {game.id}: {fault}")
+                return None
+            finally:
+                done += 1
+                progress(done, len(games))
+
+    solved = await asyncio.gather(*(solve_one(game) for game in games))
+    return [lesson for lesson in solved if lesson is not None]
+
+
+async def _play(game: Game, horizon: int) -> Lesson | None:
+    expert = Expert(task_of(game))
+    exchanges = []
+    async with GroupEnvironment(game.path, 1) as environment:
+        observation = await environment.reset(0)
+        for _ in range(horizon):
+            command = expert.act(observation.text)
+            exchanges.append((observation.text, command))
+            observation = await environment.step(0, command)
+            if observation.won:
+                return Lesson(game.id, tuple(exchanges))
+    return None
+
+
+def write_lessons(lessons: Sequence[Lesson], path: Path) -> None:
+    """One lesson a line, as JSON."""
+    from collect.store import replacing
+
+    with replacing(path) as temporary:
+        temporary.write_text("".join(json.dumps(asdict(lesson)) + "\n" for lesson in lessons))
+
+
+def read_lessons(path: Path) -> list[Lesson]:
+    """What `write_lessons` wrote."""
+    rows = [json.loads(line) for line in path.read_text().split("\n") if line]
+    return [Lesson(row["game_id"], tuple((said, command) for said, command in row["exchanges"])) for row in rows]
+
+
+def encode(lesson: Lesson, prompt: Prompt, tokenizer: Any, max_tokens: int) -> tuple[list[int], list[bool]]:
+    """Token ids of the lesson as a rollout would build them, and which of them the expert said.
+
+    Whole steps only, as many as fit into `max_tokens` (the first always).
+    """
+    stop = tokenizer.eos_token_id
+    ids: list[int] = []
+    mask: list[bool] = []
+    reply: list[int] = []
+    for said, command in lesson.exchanges:
+        shown = prompt.turn(reply, said, ()) if ids else prompt.opening(said, ())
+        reply = [*tokenizer(command, add_special_tokens=False)["input_ids"], stop]
+        if ids and len(ids) + len(shown) + len(reply) > max_tokens:
+            break
+        ids += [*shown, *reply]
+        mask += [False] * len(shown) + [True] * len(reply)
+    return ids, mask
+
+
+def train(policy: Policy, lessons: Sequence[Lesson], recipe: Recipe, out: Path, progress: Progress) -> float:
+    """Fit a LoRA adapter to the lessons and save it in `out`; returns the mean loss of the last tenth, in nats a token."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM, get_linear_schedule_with_warmup
+
+    torch.manual_seed(recipe.seed)
+    tokenizer = load_tokenizer(policy)
+    prompt = Prompt(tokenizer, "act", show_commands=False)
+    examples = [encode(lesson, prompt, tokenizer, recipe.max_tokens) for lesson in lessons]
+    model = AutoModelForCausalLM.from_pretrained(policy.model, dtype=torch.bfloat16, attn_implementation="sdpa")
+    lora = LoraConfig(r=recipe.rank, lora_alpha=recipe.alpha, target_modules="all-linear", task_type="CAUSAL_LM")
+    model = get_peft_model(model, lora)
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=recipe.learning_rate, weight_decay=0.0)
+    batches = list(_batches(len(examples), recipe))
+    schedule = get_linear_schedule_with_warmup(optimizer, int(recipe.warmup * len(batches)), len(batches))
+    losses = []
+    for number, batch in enumerate(batches, start=1):
+        tokens = sum(sum(examples[i][1]) for i in batch)
+        total = 0.0
+        for i in batch:
+            loss = _loss(model, *examples[i]) / tokens
+            loss.backward()
+            total += float(loss.detach())
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+        losses.append(total)
+        progress(number, len(batches))
+    _save(model, policy, out)
+    tail = losses[-max(1, len(losses) // 10) :]
+    return sum(tail) / len(tail)
+
+
+def _batches(count: int, recipe: Recipe) -> list[list[int]]:
+    shuffle = random.Random(recipe.seed)
+    batches = []
+    for _ in range(recipe.epochs):
+        order = list(range(count))
+        shuffle.shuffle(order)
+        batches += [order[i : i + recipe.batch_size] for i in range(0, count, recipe.batch_size)]
+    return batches
+
+
+def _loss(model: Any, ids: list[int], mask: list[bool]) -> Any:
+    """Sum of the negative log-likelihoods of the expert's tokens, each predicted from all tokens before it."""
+    import torch
+
+    said = torch.tensor([i for i, policy in enumerate(mask) if policy])
+    logits = model(input_ids=torch.tensor([ids]), logits_to_keep=said - 1, use_cache=False).logits[0]
+    return torch.nn.functional.cross_entropy(logits.float(), torch.tensor(ids)[said], reduction="sum")
+
+
+def _save(model: Any, policy: Policy, out: Path) -> None:
+    """Write the adapter in bf16, which halves it and loses nothing that the bf16 model would keep."""
+    import torch
+
+    model.to(torch.bfloat16)
+    model.peft_config["default"].base_model_name_or_path = policy.name  # not a path of the machine it was trained on
+    model.save_pretrained(out)

@@ -112,6 +112,18 @@ def open_run(
         raise
 
 
+def check_run(folder: Path, configuration: Mapping[str, Any], *, command: str = "collect") -> None:
+    """Raise the InputError with which `open_run` would refuse what `folder` holds: something that is no run, or a run
+    of another command or configuration.
+
+    Writes nothing and takes no lock, so it can come before expensive work; `open_run` looks again. Whether the folder
+    can be written to, or is being written to, shows only there.
+    """
+    _check_free(folder)
+    if is_run(folder):
+        _check_same(folder, command, configuration)
+
+
 class RunWriter:
     """Appends groups to a run; made by `open_run`. One thread at a time; a flush takes about 0.1 s.
 

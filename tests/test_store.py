@@ -24,6 +24,7 @@ from collect import schema, store
 from collect.errors import InputError, SelectiveRolloutError
 from collect.schema import Column, Table
 from collect.store import (
+    check_run,
     committed_parts,
     is_run,
     latest_run,
@@ -365,6 +366,44 @@ def test_a_run_is_resumed_by_the_same_configuration_only(tmp_path: Path, rng: ra
         open_run(tmp_path / "run", CONFIGURATION, {}, command="train")
     with open_run(tmp_path / "run", CONFIGURATION, {}):
         pass  # a refusal lets go of the lock
+
+
+@pytest.mark.parametrize(
+    ("name", "configuration", "command"),
+    [
+        ("run", {"model": "huge"}, "collect"),
+        ("run", CONFIGURATION, "train"),
+        ("damaged", CONFIGURATION, "collect"),
+        ("thesis", CONFIGURATION, "collect"),
+        ("thesis/thesis.tex", CONFIGURATION, "collect"),
+    ],
+)
+def test_a_check_refuses_in_the_words_of_opening_and_touches_nothing(
+    tmp_path: Path, rng: random.Random, name: str, configuration: dict[str, Any], command: str
+) -> None:
+    write(tmp_path / "run", make_group(rng))
+    for folder, file in (("damaged", "run.json"), ("thesis", "thesis.tex")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / file).write_text("years of work")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+
+    with pytest.raises(InputError) as checked:
+        check_run(tmp_path / name, configuration, command=command)
+
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    with pytest.raises(InputError) as opened:
+        open_run(tmp_path / name, configuration, {}, command=command)
+    assert str(checked.value) == str(opened.value)
+
+
+def test_a_check_passes_what_opening_takes_even_while_another_writes(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with open_run(tmp_path / "run", CONFIGURATION, {}):
+        check_run(tmp_path / "run", CONFIGURATION)
+    check_run(tmp_path / "empty", CONFIGURATION)
+    check_run(tmp_path / "new" / "run", CONFIGURATION)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "run"]
+    assert list((tmp_path / "empty").iterdir()) == []
 
 
 def test_run_json_gives_back_what_was_configured(tmp_path: Path) -> None:

@@ -1,0 +1,90 @@
+"""What a run of rollouts amounts to: success, and how its groups ended."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from collect.store import scan
+
+if TYPE_CHECKING:
+    import polars as pl
+
+TOLERANCE = 1e-8  # rewards of a group that differ by no more count as equal
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Counts over the groups of one task type, or of all; `rates` holds each group's success rate, 0 to 1."""
+
+    task_type: str
+    all_fail: int
+    mixed: int
+    all_succeed: int
+    trajectories: int
+    rates: tuple[float, ...]
+
+    @property
+    def groups(self) -> int:
+        """How many groups there are."""
+        return len(self.rates)
+
+    def success(self) -> tuple[float, float, float]:
+        """Mean success rate with its 95 % interval, all 0 to 1.
+
+        Trajectories of a group play one game and are no independent draws, so the interval is Student's over the
+        groups' rates; with fewer than two groups it is [0, 1].
+        """
+        import numpy as np
+        from scipy.stats import t
+
+        mean, n = float(np.mean(self.rates)), self.groups
+        if n < 2:
+            return mean, 0.0, 1.0
+        half = float(t.ppf(0.975, n - 1) * np.std(self.rates, ddof=1) / np.sqrt(n))
+        return mean, max(0.0, mean - half), min(1.0, mean + half)
+
+    def zero_variance(self) -> tuple[float, float, float]:
+        """Share of groups whose rewards are all equal, with its exact (Clopper-Pearson) 95 % interval, all 0 to 1."""
+        from scipy.stats import binomtest
+
+        equal = self.groups - self.mixed
+        interval = binomtest(equal, self.groups).proportion_ci(0.95, method="exact")
+        return equal / self.groups, float(interval.low), float(interval.high)
+
+
+def summarise(run: Path) -> list[Summary]:
+    """One summary a task type, in alphabetical order, then one over all groups ("all"); empty for a run without groups."""
+    import polars as pl
+
+    won = scan(run, "trajectories").group_by("group_id").agg(pl.col("won").mean().alias("rate"))
+    reward = pl.col("rewards").list
+    outcome = (
+        pl.when(reward.max() - reward.min() > TOLERANCE)
+        .then(pl.lit("mixed"))
+        .when(pl.col("rate") > 0)
+        .then(pl.lit("all_succeed"))
+        .otherwise(pl.lit("all_fail"))
+    )
+    frame = (
+        scan(run, "groups")
+        .join(won, on="group_id")
+        .select("task_type", "group_size", "rate", outcome.alias("outcome"))
+        .sort("task_type")
+        .collect()
+    )
+    if frame.is_empty():
+        return []
+    parts = [(str(task_type), part) for (task_type,), part in frame.group_by("task_type", maintain_order=True)]
+    return [_summary(name, part) for name, part in [*parts, ("all", frame)]]
+
+
+def _summary(task_type: str, frame: "pl.DataFrame") -> Summary:
+    counts = dict(frame["outcome"].value_counts().iter_rows())
+    return Summary(
+        task_type,
+        counts.get("all_fail", 0),
+        counts.get("mixed", 0),
+        counts.get("all_succeed", 0),
+        int(frame["group_size"].sum()),
+        tuple(frame["rate"].to_list()),
+    )

@@ -167,8 +167,9 @@ class Expert:
                 return self._reach(receptacle)
         order = self._order(type_)
         if self._searched.issuperset(order):
-            self._searched = {self._here}
-        return next((f"go to {receptacle}" for receptacle in order if receptacle not in self._searched), "look")
+            self._searched.clear()
+        elsewhere = (receptacle for receptacle in order if receptacle not in self._searched | {self._here})
+        return next((f"go to {receptacle}" for receptacle in elsewhere), "look")
 
     def _found(self, type_: str) -> str:
         """A wanted thing of this type where one stands, or nothing."""

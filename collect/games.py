@@ -139,6 +139,8 @@ def read_game_file(path: Path) -> GameFile:
         if not isinstance(data.get(key), str):
             raise InputError(f"{path}: not an ALFWorld game: no text under {key!r}; download or make it again")
     walkthrough = data.get("walkthrough")
+    if walkthrough is not None and not (isinstance(walkthrough, list) and all(isinstance(c, str) for c in walkthrough)):
+        raise InputError(f"{path}: not an ALFWorld game: no commands under 'walkthrough'; download or make it again")
     return GameFile(
         data["pddl_domain"],
         data["grammar"],

@@ -167,7 +167,7 @@ def _drafts(slots: list[Slot], workers: int) -> Iterator[tuple[Slot, "Draft"]]:
             initargs=(folder,),
         )
         try:
-            yield from zip(slots, pool.map(_fill, slots), strict=True)
+            yield from zip(slots, pool.map(fill, slots), strict=True)
         except BrokenProcessPool as error:
             raise EnvironmentFault("a process that plays games to check them died; start again to continue") from error
         finally:
@@ -192,8 +192,11 @@ def _end_with_parent(folder: str) -> None:
     os._exit(1)
 
 
-def _fill(slot: Slot) -> "Draft":
-    """The first candidate for a slot that belongs there and is won."""
+def fill(slot: Slot) -> "Draft":
+    """The first candidate for a slot that belongs there and is won.
+
+    Raises `EnvironmentFault` where the engine wins none of many.
+    """
     from collect.draft import draft
 
     reasons: list[str] = []
@@ -201,7 +204,7 @@ def _fill(slot: Slot) -> "Draft":
     while len(reasons) < _UNWON:
         candidate = draft(slot.split, slot.task_type, slot.difficulty, slot.trial, slot.random(attempt))
         attempt += 1
-        if candidate is None or not _belongs(candidate, slot.split):
+        if candidate is None or not belongs(candidate, slot.split):
             continue
         reason = _why_unwon(candidate)
         if reason is None:
@@ -210,7 +213,7 @@ def _fill(slot: Slot) -> "Draft":
     raise EnvironmentFault(f"none of {_UNWON} candidates for {slot.split}/{slot.trial} can be won: {reasons[-1]}")
 
 
-def _belongs(candidate: "Draft", split: str) -> bool:
+def belongs(candidate: "Draft", split: str) -> bool:
     """Train and valid_seen share their rooms; a game's content says which of the two it may be in, so never both."""
     return split == "valid_unseen" or (int(candidate.fingerprint, 16) % 4 == 0) == (split == "valid_seen")
 

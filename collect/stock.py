@@ -26,7 +26,7 @@ from typing import Any
 from collect.environment import Observation
 from collect.errors import EnvironmentFault
 
-_REMEMBERED = 4  # games whose translations are kept, about 10 MB each
+_REMEMBERED = 4  # games whose translations are kept, about 4 MB each
 _ATTRIBUTES = frozenset({"name", "id", "indefinite", "definite", "type", "adj", "noun"})
 
 # Copies of the planner library that closed instances left. They are kept because they cannot be unloaded: the handlers

@@ -65,7 +65,9 @@ def calibrate(
     levels = _levels(thresholds)
     title, run = _source(run, signals)
     destination = out or (run / "gate.json" if run else Path("gate.json"))
-    _check_writable(destination)
+    fitting = target_precision is not None or not levels
+    if fitting:
+        _check_writable(destination)
     sample = _sample(run, signals, at_step, max_steps, reward_tolerance)
     columns = range(len(sample.steps)) if at_step is None else [sample.column(at_step)]
 
@@ -83,8 +85,8 @@ def calibrate(
     if levels:
         tallies = [tally(sample, column, level, convention) for column in columns for level in levels]
         console.print(printing.per_threshold(tallies, convention, sample))
-        if target_precision is None:
-            return
+    if not fitting:
+        return
     found = fit(sample, _TARGET_PRECISION if target_precision is None else target_precision, convention, columns)
     console.print(printing.per_step(found, sample))
     for line in [*printing.legend(found), "", *printing.verdict(found, sample)]:
@@ -114,7 +116,7 @@ def _sample(
     run: Path | None, signals: Path | None, at_step: int | None, max_steps: int | None, reward_tolerance: float | None
 ) -> "Sample":
     if signals is not None:
-        from calibrate.tables import read_table
+        from calibrate.signal_table import read_table
 
         return read_table(signals, max_steps=max_steps, at_step=at_step, reward_tolerance=reward_tolerance)
     from calibrate.outcomes import REWARD_TOLERANCE

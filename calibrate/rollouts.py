@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from polars.exceptions import PolarsError
 
 from calibrate.outcomes import outcomes
 from calibrate.sample import Cost, Sample
@@ -39,8 +40,16 @@ def read_rollouts(run: Path, reward_tolerance: float) -> Sample:
     Groups that a gate cut (their rewards are truncated) and groups with missing trajectories are left out, and noted.
 
     Raises:
-        InputError: no run, nothing left to calibrate on, or groups that differ in size or horizon.
+        InputError: no run, a damaged one, nothing left to calibrate on, or groups that differ in size or horizon.
     """
+    try:
+        return _read(run, reward_tolerance)
+    except PolarsError as error:
+        line = str(error).strip().partition("\n")[0]
+        raise InputError(f"{run}: damaged ({line}); restore the run from a copy") from error
+
+
+def _read(run: Path, reward_tolerance: float) -> Sample:
     groups, notes = _whole_groups(run)
     size, horizon = (_same(run, groups, column) for column in ("group_size", "horizon"))
     if size < 2 or horizon < 2:
@@ -85,10 +94,17 @@ def read_rollouts(run: Path, reward_tolerance: float) -> Sample:
 
 
 def write_signals(path: Path, sample: Sample) -> None:
-    """Write the sample of a run as a table of `SIGNALS`, sorted by group and step, whole or not at all."""
-    with replacing(path) as temporary, pq.ParquetWriter(temporary, SIGNALS.arrow, compression="zstd") as writer:
-        for start in range(0, sample.size, _GROUPS_AT_ONCE):
-            writer.write_table(_signal_rows(sample, slice(start, start + _GROUPS_AT_ONCE)))
+    """Write the sample of a run as a table of `SIGNALS`, sorted by group and step, whole or not at all.
+
+    Raises:
+        InputError: the place cannot be written to.
+    """
+    try:
+        with replacing(path) as temporary, pq.ParquetWriter(temporary, SIGNALS.arrow, compression="zstd") as writer:
+            for start in range(0, sample.size, _GROUPS_AT_ONCE):
+                writer.write_table(_signal_rows(sample, slice(start, start + _GROUPS_AT_ONCE)))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror}); make the run's folder writable") from error
 
 
 def _signal_rows(sample: Sample, part: slice) -> pa.Table:

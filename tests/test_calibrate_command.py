@@ -1,0 +1,386 @@
+import csv
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from synthetic import make_group
+
+import sr
+from calibrate.gate import load
+from collect.store import open_run
+from collect.trajectory import Decision, Group
+
+RESULTS = Path(__file__).parent.parent.parent / "shared" / "paper" / "results"
+RELEASED = RESULTS / "group_signals_K10_K20.csv"
+released = pytest.mark.skipif(
+    not RELEASED.is_file(), reason="the paper's released tables are not beside the repository"
+)
+
+Result = tuple[int, str, str]
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def calibrate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Run `sr calibrate` in an empty folder; gives exit code, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+
+    def run(*arguments: str | Path) -> Result:
+        monkeypatch.setattr(sys, "argv", ["sr", "calibrate", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            sr.main()
+        out, err = capsys.readouterr()
+        return int(stopped.value.code or 0), out, err
+
+    return run
+
+
+def cells(out: str) -> list[list[str]]:
+    """The rows of the printed table: fields of two or more spaces apart, where the first is a number."""
+    rows = [[field.strip() for field in line.split("  ") if field.strip()] for line in out.splitlines()]
+    return [row for row in rows if row and row[0].isdecimal()]
+
+
+def without_interval(cell: str) -> str:
+    return cell.split(" ")[0]
+
+
+# On the paper's released data
+
+PUBLISHED = ["0.05", "0.08", "0.10", "0.12", "0.14", "0.18"]
+
+
+@released
+def test_the_papers_convention_reproduces_the_published_table_to_the_last_digit(calibrate: Run) -> None:
+    code, out, _ = calibrate(
+        "--signals", RELEASED, "--at-step", "10", "--thresholds", ",".join(PUBLISHED), "--convention", "paper"
+    )
+    assert code == 0
+    # K, threshold, flagged, cut, TP, FP, precision, recall, tokens saved, net saving, budget safe %, budget raw %
+    found = [[row[2], *row[4:6], *map(without_interval, row[6:8]), *row[10:]] for row in cells(out)]
+    assert found == [
+        ["14", "11", "3", "0.786", "0.28", "7.3", "9.3"],
+        ["19", "15", "4", "0.789", "0.38", "10.0", "12.7"],
+        ["20", "16", "4", "0.800", "0.41", "10.7", "13.3"],
+        ["21", "17", "4", "0.810", "0.44", "11.3", "14.0"],
+        ["24", "18", "6", "0.750", "0.46", "12.0", "16.0"],
+        ["25", "19", "6", "0.760", "0.49", "12.7", "16.7"],
+    ]
+
+
+@released
+def test_eligible_groups_give_what_a_live_gate_could_have_cut(calibrate: Run) -> None:
+    code, out, _ = calibrate("--signals", RELEASED, "--at-step", "10", "--thresholds", ",".join(PUBLISHED))
+    assert code == 0
+    found = [[*row[3:6], without_interval(row[6])] for row in cells(out)]
+    assert found == [
+        ["12", "9", "3", "0.750"],
+        ["15", "11", "4", "0.733"],
+        ["16", "12", "4", "0.750"],
+        ["17", "13", "4", "0.765"],
+        ["20", "14", "6", "0.700"],
+        ["21", "15", "6", "0.714"],
+    ]
+
+
+@released
+def test_the_released_threshold_sweep_comes_out_row_by_row(calibrate: Run) -> None:
+    with (RESULTS / "threshold_sweep_K10.csv").open() as file:
+        expected = [row for row in csv.DictReader(file) if row["rule"] == "R1"]
+    levels = ",".join(row["d_low"] for row in expected)
+    code, out, _ = calibrate("--signals", RELEASED, "--at-step", "10", "--thresholds", levels, "--convention", "paper")
+    assert code == 0
+    found = [[*row[4:6], *map(without_interval, row[6:8]), row[10]] for row in cells(out)]
+    assert found == [
+        [
+            row["TP"],
+            row["FP"],
+            f"{float(row['prec']):.3f}",
+            f"{float(row['rec']):.2f}",
+            f"{100 * float(row['savings']):.1f}",
+        ]
+        for row in expected
+    ]
+    assert len(found) == 39
+
+
+@released
+def test_auroc_and_rank_correlation_are_the_published_ones(calibrate: Run) -> None:
+    _, out, _ = calibrate("--signals", RELEASED, "--convention", "paper")
+    assert [(row[0], without_interval(row[3]), row[4]) for row in cells(out)] == [
+        ("10", "0.757", "0.374"),
+        ("20", "0.753", "0.418"),
+    ]
+    _, out, _ = calibrate("--signals", RELEASED)
+    assert [(*row[:3], without_interval(row[3])) for row in cells(out)] == [
+        ("10", "94", "33", "0.738"),
+        ("20", "88", "27", "0.651"),
+    ]
+
+
+@released
+def test_at_step_20_most_of_what_is_flagged_is_already_over(calibrate: Run) -> None:
+    options = ("--signals", RELEASED, "--at-step", "20", "--thresholds", "0.24")
+    _, out, _ = calibrate(*options, "--convention", "paper")
+    assert cells(out)[0][4:6] == ["18", "2"]
+    _, out, _ = calibrate(*options)
+    assert cells(out)[0][2:6] == ["20", "8", "6", "2"]
+
+
+@released
+def test_no_threshold_on_the_released_data_reaches_the_papers_floor_among_eligible_groups(calibrate: Run) -> None:
+    code, out, _ = calibrate("--signals", RELEASED, "--at-step", "10", "--target-precision", "0.77")
+    assert code == 3
+    assert "no gate: precision too low" in out
+    assert "0.765 (13 of 17, K = 10)" in out
+    code, out, _ = calibrate(
+        "--signals", RELEASED, "--at-step", "10", "--convention", "paper", "--target-precision", "0.82"
+    )
+    assert code == 3
+    assert "0.810 (17 of 21, K = 10)" in out
+
+
+@released
+def test_a_table_says_what_it_cannot_know(calibrate: Run) -> None:
+    code, out, _ = calibrate("--signals", RELEASED, "--target-precision", "0.75")
+    assert code == 0
+    assert "25 all-fail / 61 mixed / 14 all-succeed" in out
+    assert "eligibility is approximate" in out
+    assert "tokens saved n/a" in out
+    assert "not certified" in out
+    gate = load(Path("gate.json"))
+    assert (gate.step, gate.group_size, gate.evidence.saving_unit) == (10, None, "budget")
+    assert (gate.evidence.cut, gate.evidence.true_positives) == (17, 13)
+    # 17 cuts of 100 groups save 20 of 30 steps and drop 4 of 61 informative groups; break even at 1 - 2/3 * 61/100.
+    assert gate.evidence.net_saving == pytest.approx(1 - (1 - 0.17 * 2 / 3) / (57 / 61))
+    assert gate.evidence.break_even_precision == pytest.approx(1 - 2 / 3 * 0.61)
+    assert round(gate.evidence.advantage_l2_kept, 4) == 0.9667
+
+
+# On a run
+
+ALIKE = ["look", "go to desk 1", "open drawer 1", "look", "inventory"]
+
+
+def a_group(number: int, kind: str, decision: Decision | None = None) -> Group:
+    """Three trajectories of five steps at a horizon of 6: failing groups repeat one another, others scatter."""
+    rng = random.Random(number)
+    actions = [list(ALIKE) for _ in range(3)]
+    if kind != "fail":
+        actions = [[f"go to shelf {rng.randint(1, 99)}" for _ in range(5)] for _ in range(3)]
+    won = {"fail": [False] * 3, "mixed": [True, False, True], "succeed": [True] * 3}[kind]
+    return make_group(rng, 3, 6, number=number, actions=actions, won=won, decision=decision)
+
+
+def write_run(folder: Path, kinds: list[str], configuration: dict[str, Any] | None = None) -> list[Group]:
+    groups = [a_group(number, kind) for number, kind in enumerate(kinds)]
+    with open_run(folder, configuration or {"model": "tiny", "prompt": "act", "adapter": None}, {}) as run:
+        for group in groups:
+            run.add(group)
+    return groups
+
+
+KINDS = ["fail"] * 12 + ["mixed"] * 8 + ["succeed"] * 4
+
+
+def test_calibrate_alone_takes_the_latest_run_and_says_so_first(calibrate: Run, tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "older", ["mixed"] * 3)
+    write_run(tmp_path / "runs" / "newer", KINDS)
+    code, out, err = calibrate("--target-precision", "0.9")
+    assert (code, err) == (0, "")
+    assert out.startswith("run: runs/newer (the latest in runs/); model tiny, prompt act\n")
+    assert "groups: 24 (G = 3, horizon 6): 12 all-fail / 8 mixed / 4 all-succeed" in out
+    assert "not certified" in out
+    assert (tmp_path / "runs" / "newer" / "gate.json").is_file()
+    assert not (tmp_path / "runs" / "older" / "signals.parquet").exists()
+
+
+def test_the_gate_of_a_run_carries_its_evidence(calibrate: Run, tmp_path: Path) -> None:
+    groups = write_run(tmp_path / "run", KINDS)
+    assert calibrate(tmp_path / "run")[0] == 0
+    gate = load(tmp_path / "run" / "gate.json")
+    # Cutting at the first step saves most: all trajectories of a failing group are the same from the start.
+    assert (gate.step, gate.group_size, gate.horizon, gate.model, gate.prompt) == (1, 3, 6, "tiny", "act")
+    assert (gate.evidence.eligible, gate.evidence.cut, gate.evidence.true_positives) == (24, 12, 12)
+    tokens = [[sum(s.reply_tokens for s in t.steps[k:]) for t in g.trajectories] for g in groups for k in (0, 1)]
+    total, after = sum(map(sum, tokens[::2])), sum(map(sum, tokens[1:24:2]))
+    assert gate.evidence.saving == pytest.approx(after / total)
+    assert gate.evidence.net_saving == pytest.approx(after / total)
+    decision = gate.decide([t.actions[:1] for t in groups[0].trajectories], eligible=True)
+    assert (decision.score, decision.enforced) == (0.0, True)
+
+
+def test_a_step_with_no_trajectory_longer_than_it_prints_n_a(calibrate: Run, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", KINDS)
+    _, out, _ = calibrate(tmp_path / "run")
+    assert [row[0] for row in cells(out)] == ["1", "2", "3", "4", "5"]
+    assert cells(out)[4][:3] == ["5", "0", "0"]
+    assert set(cells(out)[4][3:]) == {"n/a"}
+
+
+def test_a_run_and_its_own_signals_table_agree(calibrate: Run, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", KINDS)
+    options = ("--thresholds", "0.1,0.5,0.9")
+    _, of_run, _ = calibrate(tmp_path / "run", *options)
+    _, of_table, _ = calibrate("--signals", tmp_path / "run" / "signals.parquet", *options)
+
+    def counts(out: str) -> list[list[str]]:
+        return [row[:9] + row[-2:] for row in cells(out)]
+
+    assert counts(of_run) == counts(of_table)
+    assert len(counts(of_run)) == 15
+    assert {row[9] for row in cells(of_table)} == {"n/a"}
+
+
+def test_thresholds_alone_show_rows_and_fit_no_gate(calibrate: Run, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", KINDS)
+    code, out, _ = calibrate(tmp_path / "run", "--thresholds", "0.5", "--at-step", "2")
+    assert code == 0
+    assert [row[:6] for row in cells(out)] == [["2", "0.5", "12", "12", "12", "0"]]
+    assert not (tmp_path / "run" / "gate.json").exists()
+    assert calibrate(tmp_path / "run", "--thresholds", "0.5", "--target-precision", "0.9")[0] == 0
+    assert (tmp_path / "run" / "gate.json").exists()
+
+
+def test_no_gate_exits_with_3_says_what_is_short_and_leaves_an_earlier_gate_alone(
+    calibrate: Run, tmp_path: Path
+) -> None:
+    write_run(tmp_path / "run", KINDS)
+    assert calibrate(tmp_path / "run")[0] == 0
+    before = (tmp_path / "run" / "gate.json").read_bytes()
+    write_run(tmp_path / "few", KINDS[8:16])
+    code, out, err = calibrate(tmp_path / "few", "--out", tmp_path / "run" / "gate.json")
+    assert (code, err) == (3, "")
+    assert "no gate: too few groups" in out
+    assert cells(out)[0][:3] == ["1", "8", "4"]
+    assert (tmp_path / "run" / "gate.json").read_bytes() == before
+    assert (tmp_path / "few" / "signals.parquet").is_file()
+
+
+def test_groups_that_a_gate_cut_are_excluded_with_a_line(calibrate: Run, tmp_path: Path) -> None:
+    cut = Decision(2, 0.0, 0.1, flagged=True, enforced=True)
+    with open_run(tmp_path / "run", {}, {}) as run:
+        for number, kind in enumerate(KINDS):
+            run.add(a_group(number, kind, cut if number < 3 else None))
+    _, out, _ = calibrate(tmp_path / "run")
+    assert "left out: 3 groups that a gate cut" in out
+    assert "groups: 21 " in out
+
+
+def test_calibrating_twice_writes_the_same_bytes(calibrate: Run, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", KINDS)
+    written = []
+    for _ in range(2):
+        assert calibrate(tmp_path / "run")[0] == 0
+        written.append([(tmp_path / "run" / name).read_bytes() for name in ("gate.json", "signals.parquet")])
+    assert written[0] == written[1]
+
+
+def test_text_that_looks_like_markup_is_printed_as_it_is(calibrate: Run, tmp_path: Path) -> None:
+    write_run(tmp_path / "[red]run[/red]", KINDS, {"model": "[bold]tiny[/nonsense]"})
+    code, out, _ = calibrate(tmp_path / "[red]run[/red]")
+    assert code == 0
+    assert "[red]run[/red]; model [bold]tiny[/nonsense]" in out
+
+
+def test_a_pipe_gets_every_line_whole(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", KINDS)
+    command = [sys.executable, "-c", "import sr; sr.main()", "calibrate", "run"]
+    environment = os.environ | {"COLUMNS": "40", "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert all(len(row) == 16 for row in cells(done.stdout)[:4])
+    assert done.stderr == ""
+
+
+# The user's mistakes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--target-precision", "0"], "--target-precision"),
+        (["--target-precision", "1.01"], "--target-precision"),
+        (["--target-precision", "nan"], "--target-precision"),
+        (["--at-step", "6"], "--at-step 6: not there; the signals are known at K = 1 to 5"),
+        (["--at-step", "0"], "--at-step"),
+        (["--thresholds", "0.1,,0.2"], "--thresholds"),
+        (["--thresholds", "low"], "'low' is not a number"),
+        (["--thresholds", ""], "--thresholds"),
+        (["--thresholds", "0.1,1.5"], "1.5 is outside 0 to 1"),
+        (["--thresholds", "nan"], "--thresholds"),
+        (["--max-steps", "30"], "--max-steps"),
+        (["--reward-tolerance", "-1"], "--reward-tolerance"),
+        (["--out", "nowhere/gate.json"], "--out"),
+        (["--out", "run"], "--out"),
+        (["--signals", "table.csv"], "--signals"),
+    ],
+)
+def test_a_mistake_in_an_option_is_one_line_and_nothing_is_written(
+    calibrate: Run, tmp_path: Path, arguments: list[str], told: str
+) -> None:
+    write_run(tmp_path / "run", KINDS)
+    before = sorted(tmp_path.rglob("*"))
+    code, out, err = calibrate("run", *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert told in err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("arguments", [[], ["nothing"], ["folder"], ["run.txt"], ["--signals", "none.csv"]])
+def test_where_there_is_no_run_or_table_is_one_line(calibrate: Run, tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "run.txt").write_text("")
+    code, out, err = calibrate(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ("group_id,step,reward_variance,termination_fraction\na,1,0,0\n", "prefix_edit_distance_mean"),
+        (
+            "task_id,K,reward_var,prefix_edit_distance_mean,termination_fraction\na,10,0.1,0.5,0\nb,10,0.1,nan,0\n",
+            "row 2, column prefix_edit_distance_mean",
+        ),
+        ("PAR1", "cannot be read as a table"),
+    ],
+)
+def test_a_bad_signals_table_is_one_line_and_nothing_is_written(
+    calibrate: Run, tmp_path: Path, table: str, told: str
+) -> None:
+    (tmp_path / "table.csv").write_text(table)
+    code, out, err = calibrate("--signals", "table.csv", "--target-precision", "0.5")
+    assert (code, out) == (2, "")
+    assert told in err
+    assert err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
+
+
+def test_a_run_with_a_foreign_part_is_refused_and_nothing_is_written(calibrate: Run, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", KINDS)
+    pl.DataFrame({"x": [1]}).write_parquet(tmp_path / "run" / "groups" / "part-000002.parquet")
+    pl.DataFrame({"x": [1]}).write_parquet(tmp_path / "run" / "trajectories" / "part-000002.parquet")
+    code, out, err = calibrate("run")
+    assert (code, out) == (2, "")
+    assert "part-000002.parquet" in err
+    assert not (tmp_path / "run" / "signals.parquet").exists()
+
+
+def test_gate_json_is_plain_json_that_says_it_is_not_certified(calibrate: Run, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", KINDS)
+    calibrate(tmp_path / "run", "--out", "my.json")
+    assert json.loads(Path("my.json").read_text())["certified"] is False
+    assert not (tmp_path / "run" / "gate.json").exists()

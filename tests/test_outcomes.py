@@ -1,0 +1,92 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from calibrate.outcomes import (
+    actual_saving,
+    advantage_l2_kept,
+    advantages,
+    break_even_precision,
+    budget_saving,
+    net_saving,
+    outcomes,
+    zero_variance,
+)
+
+
+def test_a_group_is_zero_variance_when_its_rewards_span_no_more_than_the_tolerance() -> None:
+    rewards = np.array([[0.0, 0.0, 0.0], [0.25, 0.5, 0.25], [0.5, 0.5, 0.75]])
+    assert zero_variance(rewards).tolist() == [True, False, False]
+    assert zero_variance(rewards, 0.25).tolist() == [True, True, True]
+    assert zero_variance(rewards, 0.2).tolist() == [True, False, False]
+
+
+def test_outcomes_are_named_by_the_common_reward() -> None:
+    rewards = np.array([[0.0, 0.0], [1.0, 1.0], [1.0, 0.0], [0.5, 0.5], [-1.0, -1.0]])
+    assert outcomes(rewards).tolist() == ["all_fail", "all_succeed", "mixed", "uniform", "uniform"]
+
+
+def test_rewards_that_differ_only_by_rounding_are_no_lesson() -> None:
+    assert outcomes(np.array([[0.1 + 0.2, 0.3], [1.0, 1.0 - 1e-12]])).tolist() == ["uniform", "all_succeed"]
+
+
+def test_advantages_are_centred_and_scaled_by_the_population_deviation() -> None:
+    # One success in four: mean 1/4, population std sqrt(3)/4.
+    found = advantages(np.array([[1.0, 0.0, 0.0, 0.0]]))[0]
+    assert found == pytest.approx([np.sqrt(3), -1 / np.sqrt(3), -1 / np.sqrt(3), -1 / np.sqrt(3)], rel=1e-6)
+    assert advantages(np.full((1, 4), 0.7)).tolist() == [[0.0] * 4]
+
+
+@given(
+    st.lists(st.lists(st.integers(-8, 8).map(lambda n: n / 4), min_size=4, max_size=4), min_size=1, max_size=8),
+    st.lists(st.booleans(), min_size=8, max_size=8),
+)
+@settings(deadline=None)
+def test_advantage_l2_kept_equals_the_ratio_of_norms_of_the_advantages(
+    rows: list[list[float]], keep: list[bool]
+) -> None:
+    rewards, kept = np.array(rows), np.array(keep[: len(rows)])
+    norms = np.linalg.norm(advantages(rewards)), np.linalg.norm(advantages(rewards)[kept])
+    expected = norms[1] / norms[0] if norms[0] > 0 else 1.0
+    assert advantage_l2_kept(rewards.var(axis=1), kept) == pytest.approx(expected, abs=1e-6)
+
+
+def test_advantage_l2_kept_of_the_published_gate() -> None:
+    # 4 of 61 informative groups cut, binary rewards: each informative group carries the same norm.
+    variance = np.concatenate([np.full(61, 0.1875), np.zeros(39)])
+    kept = np.arange(100) >= 4
+    assert round(advantage_l2_kept(variance, kept), 4) == 0.9667
+
+
+def test_budget_savings_of_the_published_table() -> None:
+    raw, safe = budget_saving(21, 100, 10, 30), budget_saving(17, 100, 10, 30)
+    assert (round(100 * raw, 1), round(100 * safe, 1)) == (14.0, 11.3)
+
+
+def test_actual_saving_counts_what_the_cut_groups_really_spent_after_the_cut() -> None:
+    after, taken = np.array([5, 0, 7]), np.array([10, 4, 26])
+    assert actual_saving(after, taken, np.array([True, True, False])) == 5 / 40
+    assert actual_saving(np.zeros(2, np.int64), np.zeros(2, np.int64), np.array([True, False])) == 0.0
+
+
+def test_net_saving_of_the_published_gate() -> None:
+    # 2,170 of 18,197 steps saved, 4 of 61 informative groups dropped: 5.7 %.
+    assert round(100 * float(net_saving(2170 / 18197, 4 / 61)), 1) == 5.7
+
+
+def test_a_gate_that_drops_every_informative_group_saves_infinitely_little() -> None:
+    assert net_saving(np.array([0.5, 0.2]), np.array([1.0, 0.0])).tolist() == [-np.inf, pytest.approx(0.2)]
+
+
+@given(st.integers(1, 50), st.integers(0, 50), st.integers(51, 100), st.floats(0.01, 0.99))
+@settings(deadline=None)
+def test_net_saving_is_positive_exactly_above_the_break_even_precision(
+    positives: int, negatives: int, informative: int, per_cut: float
+) -> None:
+    groups = 150
+    cut = positives + negatives
+    precision, zero_rate = positives / cut, (groups - informative) / groups
+    net = float(net_saving(cut * per_cut / groups, negatives / informative))
+    margin = precision - break_even_precision(per_cut, zero_rate)
+    assert abs(margin) < 1e-9 or (net > 0) == (margin > 0)

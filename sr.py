@@ -6,7 +6,7 @@ import sys
 import typer
 
 from calibrate.command import calibrate
-from collect.command import games_app
+from collect.command import collect, games_app
 from collect.errors import SelectiveRolloutError
 from collect.options import debugging
 from reports.command import query
@@ -20,6 +20,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(games_app, name="games")
+app.command("collect")(collect)
 app.command("calibrate")(calibrate)
 app.command("query")(query)
 

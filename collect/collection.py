@@ -1,7 +1,7 @@
 """A collection: the resolved settings of `sr collect`, and the run that they give.
 
-The settings that identify a run are saved in its run.json and must be the same when it is continued. How many groups are
-asked for, how many are in flight, and where games lie on this machine are not among them.
+The settings that identify a run are saved in its run.json and must be the same when it is continued. How many groups
+are asked for and how many are in flight are not among them.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import Any
 
 from collect.engine import Engine, Sampling
 from collect.errors import InputError
-from collect.games import Game
+from collect.games import SPLITS, Game, find_games, find_sources, read_games
 from collect.policy import Policy
 from collect.prompt import Prompt, PromptStyle
 from collect.rollout import Failure, Rollout, Settings, Task
@@ -81,8 +81,9 @@ class Collection:
 
 @dataclass(slots=True)
 class Tally:
-    """What has happened so far in this session: counts, and seconds since it began."""
+    """What has happened so far in this session, of the `owed` groups it began with; seconds since then."""
 
+    owed: int = 0
     groups: int = 0
     failures: int = 0
     steps: int = 0
@@ -115,10 +116,8 @@ def collect(
         return asyncio.run(_collect(rollout, owed, run, progress))
 
 
-async def _collect(
-    rollout: Rollout, owed: Sequence[Task], run: RunWriter, progress: Callable[[Tally], None]
-) -> Tally:
-    tally, begun = Tally(), time.monotonic()
+async def _collect(rollout: Rollout, owed: Sequence[Task], run: RunWriter, progress: Callable[[Tally], None]) -> Tally:
+    tally, begun = Tally(owed=len(owed)), time.monotonic()
 
     def report() -> None:
         tally.steps, tally.tokens, tally.seconds = rollout.steps, rollout.tokens, time.monotonic() - begun
@@ -142,6 +141,28 @@ async def _collect(
         reporter.cancel()
     report()
     return tally
+
+
+def choose_games(named: str) -> tuple[list[Game], str]:
+    """The games that `--games` names (a split, a folder of games, or a split's folder), and where they were found.
+
+    Raises `InputError` for what is neither, a folder of several splits, or one without usable games.
+    """
+    if named in SPLITS:
+        games = find_games(named)
+        source = find_sources()[named]
+        return games, f"{len(games)} {named} games, {source.origin}, in {source.folder}"
+    folder = Path(named)
+    if not folder.is_dir():
+        raise InputError(f"--games {named}: neither a split ({', '.join(SPLITS)}) nor a folder")
+    sources = find_sources(folder)
+    if len(sources) > 1:
+        raise InputError(
+            f"--games {named}: holds {', '.join(sources)}; name one, such as {folder / next(iter(sources))}"
+        )
+    (split, source), *_ = sources.items()
+    games = read_games(source.folder, split or "given")
+    return games, f"{len(games)} games in {source.folder}"
 
 
 def _count(tally: Tally, group: Group) -> None:

@@ -1,12 +1,17 @@
-"""Commands: sr games."""
+"""Commands: sr collect, sr games."""
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from collect.errors import InputError
-from collect.options import Debug, Quiet
+from collect.errors import InputError, SelectiveRolloutError
+from collect.options import RUNS, Debug, Quiet
+
+if TYPE_CHECKING:
+    from collect.collection import Tally
+    from collect.progress import Update
 
 games_app = typer.Typer(help="Make and list ALFWorld games.", no_args_is_help=True)
 
@@ -99,3 +104,129 @@ def _cap(text: str) -> int | None:
     if not text.strip().isdecimal():
         raise InputError(f"--receptacles: {text!r} is neither a number nor `all`; write such as 4,8,all")
     return int(text)
+
+
+def collect(
+    out: Annotated[
+        Path | None, typer.Argument(metavar="[OUT]", help="Folder of the run; by default a new one in runs/.")
+    ] = None,
+    games: Annotated[str, typer.Option(help="train, valid_seen, valid_unseen, or a folder of games.")] = "valid_seen",
+    groups: Annotated[int, typer.Option(help="Groups to collect; fewer when the games do not suffice.")] = 100,
+    visits: Annotated[int, typer.Option(help="How often to roll each game out; each visit is a group.")] = 1,
+    group_size: Annotated[int, typer.Option(help="G, trajectories a group.")] = 8,
+    max_steps: Annotated[int, typer.Option(help="The horizon: most steps of a trajectory.")] = 30,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Folder or hub name; by default a small one that needs no hub, on a GPU Qwen2.5-7B-Instruct."
+        ),
+    ] = None,
+    adapter: Annotated[
+        str | None, typer.Option(help="Folder of a LoRA adapter, or none; the default model brings its own.")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="auto or transformers.")] = "auto",
+    temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 0.7,
+    top_p: Annotated[float, typer.Option(help="Nucleus sampling; training uses 1, the paper's rollouts 0.95.")] = 1.0,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Most tokens of a reply; by default 24 for act, 96 for react.")
+    ] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option(
+            help="act (a reply is a command) or react (thought, then action); by default what suits the model."
+        ),
+    ] = None,
+    show_commands: Annotated[
+        bool | None,
+        typer.Option("--show-commands/--no-show-commands", help="List the commands admitted; by default for react."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same games and the same random numbers.")] = 0,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Same rollouts to the last bit whatever is in flight; slower.")
+    ] = False,
+    concurrency: Annotated[int, typer.Option(min=1, help="Groups in flight.")] = 4,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Roll out groups of a language model on ALFWorld games, ungated, and log everything to Parquet.
+
+    Started again with the same OUT and settings, it completes what is missing.
+    """
+    from collect.collection import Collection, choose_games
+    from collect.collection import collect as roll_out
+    from collect.engine import Sampling, open_engine, resolve_engine
+    from collect.policy import find_policy, load_tokenizer
+    from collect.progress import counted
+    from collect.prompt import check_style
+    from collect.store import check_run, new_run_folder
+
+    policy = find_policy(model, adapter)
+    style = check_style(prompt or ("act" if policy.small else "react"))
+    collection = Collection(
+        policy=policy,
+        engine=resolve_engine(engine),
+        games=games,
+        groups=groups,
+        visits=visits,
+        group_size=group_size,
+        horizon=max_steps,
+        sampling=Sampling(temperature, top_p, max_tokens or (24 if style == "act" else 96)),
+        prompt=style,
+        show_commands=style == "react" if show_commands is None else show_commands,
+        seed=seed,
+        deterministic=deterministic,
+    )
+    out = out or new_run_folder(RUNS, "collect")
+    check_run(out, collection.configuration())
+    tokenizer = load_tokenizer(policy)
+    found, where = choose_games(games)
+    tasks = collection.tasks(found)
+    if not quiet:
+        typer.echo(f"policy: {policy.name}, {f'adapter {policy.adapter}' if policy.adapter else 'no adapter'}")
+        typer.echo(f"games: {where}")
+        if len(tasks) < groups:
+            typer.echo(f"groups: {len(tasks)}, not {groups}: every game is visited --visits {visits} times")
+        typer.echo(f"run: {out}")
+    loaded = open_engine(collection.engine, policy, deterministic)
+    try:
+        with counted(f"collecting with the {collection.engine} engine", "groups", quiet=quiet) as update:
+            tally = roll_out(collection, tasks, loaded, tokenizer, out, concurrency, lambda t: _show(t, update))
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted: finished groups are kept; give OUT {out} and the same options to go on", err=True)
+        raise typer.Exit(130) from None
+    finally:
+        loaded.close()
+    if not quiet:
+        _print_summary(out)
+    if tally.failures:
+        raise SelectiveRolloutError(
+            f'{tally.failures} groups failed and are owed: see sr query {out} "FROM errors", then run the same again'
+        )
+
+
+def _show(tally: "Tally", update: "Update") -> None:
+    success = f", success {tally.won / tally.trajectories:.0%}" if tally.trajectories else ""
+    seconds = max(tally.seconds, 1e-9)
+    note = f"{tally.tokens / seconds:.0f} tokens/s, {tally.steps / seconds:.1f} steps/s{success}"
+    update(tally.groups + tally.failures, tally.owed, note)
+
+
+def _print_summary(run: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from collect.summary import summarise
+
+    table = Table("task type", title="success and outcomes of groups, with 95 % intervals", title_justify="left")
+    for name in ("groups", "success", "all-fail", "mixed", "all-succeed", "zero-variance"):
+        table.add_column(name, justify="right")
+    for row in summarise(run):
+        counts = map(str, (row.all_fail, row.mixed, row.all_succeed))
+        table.add_row(row.task_type, str(row.groups), _percent(row.success()), *counts, _percent(row.zero_variance()))
+    # Where there is no terminal nothing must be cut to a guessed width.
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def _percent(rate: tuple[float, float, float]) -> str:
+    value, low, high = (100 * part for part in rate)
+    return f"{value:.0f} % [{low:.0f}, {high:.0f}]"

@@ -102,16 +102,26 @@ def derive_seed(*parts: int | str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
+def resolve_engine(name: str) -> str:
+    """The engine that `--engine` names: for "auto", the best one installed.
+
+    Raises:
+        InputError: there is no such engine.
+    """
+    if name not in ENGINES:
+        raise InputError(f"--engine {name}: unknown; one of {', '.join(ENGINES)}")
+    return "transformers" if name == "auto" else name
+
+
 def open_engine(name: str, policy: Policy, deterministic: bool = False) -> Engine:
-    """Load the policy into the engine called `name` ("auto" takes the best one installed).
+    """Load the policy into the engine called `name`.
 
     `deterministic` asks for replies that do not depend, to the last bit, on what else is being sampled.
 
     Raises:
         InputError: unknown engine, or one that cannot load this policy.
     """
-    if name not in ENGINES:
-        raise InputError(f"--engine {name}: unknown; one of {', '.join(ENGINES)}")
+    resolve_engine(name)
     from collect.engine_transformers import TransformersEngine
 
     return TransformersEngine(policy, deterministic=deterministic)

@@ -239,7 +239,8 @@ class TransformersEngine:
             return self._running[:1]
         # Requests with one pending token first: they are cheap, and a long prompt must not hold them up.
         waiting = sorted(self._running, key=lambda running: len(running.pending))
-        batch, tokens = [], 0
+        batch: list[_Running] = []
+        tokens = 0
         for running in waiting:
             if batch and tokens + len(running.pending) > ROUND_TOKENS:
                 break

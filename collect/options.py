@@ -1,8 +1,11 @@
 """Command-line options that several commands share."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
+
+RUNS = Path("runs")  # where runs go, and are looked for, when none is named
 
 _debug = False
 

@@ -82,6 +82,7 @@ def load_tokenizer(policy: Policy) -> Any:
     """
     from transformers import AutoTokenizer
 
+    _hush()
     try:
         tokenizer = AutoTokenizer.from_pretrained(policy.model)
     except (OSError, ValueError) as error:
@@ -102,6 +103,7 @@ def load_model(policy: Policy, dtype: Any, device: str, attention: str) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
+    _hush()
     wide = torch.float32 if device == "cpu" else dtype
     try:
         model = AutoModelForCausalLM.from_pretrained(policy.model, dtype=wide, attn_implementation=attention)
@@ -114,7 +116,9 @@ def load_model(policy: Policy, dtype: Any, device: str, attention: str) -> Any:
         try:
             model = PeftModel.from_pretrained(model, policy.adapter).merge_and_unload()
         except (OSError, ValueError, RuntimeError, KeyError) as error:
-            raise InputError(f"--adapter {policy.adapter}: does not fit {policy.name} ({_first_line(error)})") from error
+            raise InputError(
+                f"--adapter {policy.adapter}: does not fit {policy.name} ({_first_line(error)})"
+            ) from error
     return model.to(dtype).eval().requires_grad_(False)
 
 
@@ -166,6 +170,7 @@ def _convert_gguf(gguf: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+    _hush()
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     read = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
     # The loaded model stays marked as quantized and refuses to be saved; a fresh one with the same weights does not.
@@ -191,6 +196,17 @@ def _publish(scratch: Path, target: Path) -> None:
     except OSError:
         if not (target / "config.json").is_file():
             raise
+
+
+def _hush() -> None:
+    """Keep the libraries' own progress bars and advice to developers off the user's screen."""
+    import warnings
+
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
 
 
 def _first_line(error: BaseException) -> str:

@@ -2,20 +2,29 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 _EVERY = 15.0  # seconds between two lines where there is no terminal
 
 
+class Update(Protocol):
+    """Say that `done` of `total` are done; `note` is shown beside it."""
+
+    def __call__(self, done: int, total: int, note: str = "") -> None:
+        """Show it."""
+        ...
+
+
 @contextmanager
-def counted(label: str, unit: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """Show work that counts up on stderr, with rate and time left. Yields what to call with (done, of how many).
+def counted(label: str, unit: str, *, quiet: bool = False) -> Iterator[Update]:
+    """Show work that counts up on stderr, with rate and time left. Yields what to call with (done, of how many, note).
 
     The label is printed at the first call, so that work which turns out to be done already says nothing.
     """
     if quiet:
-        yield lambda done, total: None
+        yield lambda done, total, note="": None
     elif sys.stderr.isatty():
         with _bar(label, unit) as update:
             yield update
@@ -24,7 +33,7 @@ def counted(label: str, unit: str, *, quiet: bool = False) -> Iterator[Callable[
 
 
 @contextmanager
-def _bar(label: str, unit: str) -> Iterator[Callable[[int, int], None]]:
+def _bar(label: str, unit: str) -> Iterator[Update]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -33,26 +42,27 @@ def _bar(label: str, unit: str) -> Iterator[Callable[[int, int], None]]:
         MofNCompleteColumn(),
         TextColumn(unit),
         TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        TextColumn("{task.fields[note]}"),
     )
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("", total=None, visible=False, rate="")
+        task = progress.add_task("", total=None, visible=False, rate="", note="")
         begun = time.monotonic()
 
-        def update(done: int, total: int) -> None:
+        def update(done: int, total: int, note: str = "") -> None:
             nonlocal begun
             if not progress.tasks[0].visible:
                 progress.console.print(label, highlight=False)
                 begun = time.monotonic()
-            progress.update(task, completed=done, total=total, visible=True, rate=_rate(done, begun))
+            progress.update(task, completed=done, total=total, visible=True, rate=_rate(done, begun), note=note)
 
         yield update
 
 
-def _lines(label: str, unit: str) -> Callable[[int, int], None]:
+def _lines(label: str, unit: str) -> Update:
     begun = spoken = 0.0
 
-    def update(done: int, total: int) -> None:
+    def update(done: int, total: int, note: str = "") -> None:
         nonlocal begun, spoken
         now = time.monotonic()
         if not begun:
@@ -61,9 +71,9 @@ def _lines(label: str, unit: str) -> Callable[[int, int], None]:
         elif now - spoken < _EVERY and done < total:
             return
         spoken = now
-        if done:
-            left = (now - begun) / done * (total - done)
-            print(f"{done} of {total} {unit}, {_rate(done, begun)}, {left:.0f} s left", file=sys.stderr, flush=True)
+        if done or note:
+            left = f", {_rate(done, begun)}, {(now - begun) / done * (total - done):.0f} s left" if done else ""
+            print(f"{done} of {total} {unit}{left}{note and ', '}{note}", file=sys.stderr, flush=True)
 
     return update
 

@@ -7,7 +7,7 @@ so what a trainer learns from is exactly what was sampled.
 
 import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 from rapidfuzz import fuzz, process
 
@@ -18,7 +18,7 @@ PromptStyle = Literal["act", "react"]
 SYSTEM = {
     "act": "You act in a household by text commands. Reply with the next command.",
     "react": (
-        "You solve a task in a household by text commands, one a turn. Commands look like: go to desk 1, open drawer 2, "
+        "You solve a task in a household by text commands, one a turn. They look like: go to desk 1, open drawer 2, "
         "take mug 1 from desk 1, move mug 1 to shelf 1, clean mug 1 with sinkbasin 1, heat mug 1 with microwave 1, "
         "cool mug 1 with fridge 1, use desklamp 1, examine mug 1, inventory, look. Every turn, reply in exactly this "
         "form:\nThought: what you know and what to do next, in one or two sentences\nAction: one command"
@@ -34,8 +34,6 @@ class Prompt:
     """
 
     def __init__(self, tokenizer: Any, style: PromptStyle, show_commands: bool) -> None:
-        if style not in SYSTEM:
-            raise InputError(f"--prompt {style}: unknown; one of {', '.join(SYSTEM)}")
         self.style = style
         self.show_commands = show_commands
         self._tokenizer = tokenizer
@@ -49,7 +47,7 @@ class Prompt:
         return [*self._before, *self._plain(self._shown(observation, commands)), *self._open_reply]
 
     def turn(self, reply: Sequence[int], observation: str, commands: Sequence[str]) -> list[int]:
-        """Token ids to append after `reply` (the sampled ids): its end of turn if it lacks one, then the observation."""
+        """Token ids to append after the ids in `reply`: its end of turn if it lacks one, then the observation."""
         close = self._close_reply
         if reply and reply[-1] == close[0]:
             close = close[1:]
@@ -66,7 +64,7 @@ class Prompt:
         if self.style == "react":
             found = re.findall(r"^\s*(?:\*\*)?action(?:\*\*)?\s*:(.*)$", reply, re.IGNORECASE | re.MULTILINE)
             if found:
-                return str(found[-1]).strip().strip("*`").strip()
+                return str(found[-1]).strip(" \t*`")
         lines = [line.strip() for line in reply.splitlines() if line.strip()]
         return lines[0] if lines else ""
 
@@ -98,6 +96,14 @@ class Prompt:
             system, user, *rest = messages
             folded = {"role": "user", "content": f"{system['content']}\n\n{user['content']}"}
             return apply([folded, *rest])
+
+
+def check_style(name: str) -> PromptStyle:
+    """The prompt style called `name`. Raises `InputError` where there is none."""
+    for style in get_args(PromptStyle):
+        if name == style:
+            return cast(PromptStyle, style)
+    raise InputError(f"--prompt {name}: unknown; one of {', '.join(get_args(PromptStyle))}")
 
 
 _SYSTEM_SLOT, _USER_SLOT, _REPLY_SLOT, _NEXT_SLOT = "⟦system⟧", "⟦user⟧", "⟦reply⟧", "⟦next⟧"

@@ -48,7 +48,7 @@ GROUPS = Table(
     (
         Column("group_id", TEXT, "`<game_id>#<visit>`; unique in a run"),
         Column("game_id", TEXT, "`<task>/<trial>`: the game's folder below its split"),
-        Column("split", LABEL, "train, valid_seen or valid_unseen"),
+        Column("split", LABEL, "train, valid_seen, valid_unseen, or given for a folder of no named split"),
         Column("task_type", LABEL, "one of ALFWorld's six task types"),
         Column("visit", pa.int32(), "how often the run had visited this game before, from 0"),
         Column("group_size", pa.int32(), "G, the number of trajectories, at least 2"),

@@ -29,19 +29,17 @@ class Summary:
         return len(self.rates)
 
     def success(self) -> tuple[float, float, float]:
-        """Mean success rate with its 95 % interval, all 0 to 1.
+        """Mean success rate with a 95 % interval, all 0 to 1.
 
-        Trajectories of a group play one game and are no independent draws, so the interval is Student's over the
-        groups' rates; with fewer than two groups it is [0, 1].
+        The trajectories of a group play one game and are no independent draws. The interval is Clopper and Pearson's
+        with each group counted as a single draw, which is the widest that their dependence can make it.
         """
-        import numpy as np
-        from scipy.stats import t
+        from scipy.stats import beta
 
-        mean, n = float(np.mean(self.rates)), self.groups
-        if n < 2:
-            return mean, 0.0, 1.0
-        half = float(t.ppf(0.975, n - 1) * np.std(self.rates, ddof=1) / np.sqrt(n))
-        return mean, max(0.0, mean - half), min(1.0, mean + half)
+        won, n = sum(self.rates), self.groups
+        low = float(beta.ppf(0.025, won, n - won + 1)) if won > 0 else 0.0
+        high = float(beta.ppf(0.975, won + 1, n - won)) if won < n else 1.0
+        return won / n, low, high
 
     def zero_variance(self) -> tuple[float, float, float]:
         """Share of groups whose rewards are all equal, with its exact (Clopper-Pearson) 95 % interval, all 0 to 1."""
@@ -53,7 +51,7 @@ class Summary:
 
 
 def summarise(run: Path) -> list[Summary]:
-    """One summary a task type, in alphabetical order, then one over all groups ("all"); empty for a run without groups."""
+    """One summary a task type, in alphabetical order, then one over all groups ("all"); none without a group."""
     import polars as pl
 
     won = scan(run, "trajectories").group_by("group_id").agg(pl.col("won").mean().alias("rate"))

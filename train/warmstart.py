@@ -121,7 +121,7 @@ def encode(lesson: Lesson, prompt: Prompt, tokenizer: Any, max_tokens: int) -> t
 
 
 def train(policy: Policy, lessons: Sequence[Lesson], recipe: Recipe, out: Path, progress: Progress) -> float:
-    """Fit a LoRA adapter to the lessons and save it in `out`; returns the mean loss of the last tenth, in nats a token."""
+    """Fit a LoRA adapter to the lessons and save it in `out`; returns the last tenth's mean loss, in nats a token."""
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM, get_linear_schedule_with_warmup

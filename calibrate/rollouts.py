@@ -188,13 +188,14 @@ def _blocks(run: Path, groups: pl.DataFrame, size: int, horizon: int) -> Iterato
     for rows in _whole(batches, size):
         _check(run, rows, size, horizon)
         lengths = rows["length"].to_numpy()
-        # One character a distinct action of the group: its code point, never 0, is the symbol.
-        codes = np.frombuffer("".join(rows["action_symbols"]).encode("utf-32-le"), "<u4")
+        # One character a distinct action of the group: its code point, counted from the lowest, is the symbol.
+        codes = np.frombuffer("".join(rows["action_symbols"]).encode("utf-32-le"), "<u4").astype(np.int32)
+        codes = codes - codes.min(initial=np.iinfo(np.int32).max) + END + 1
         tokens = pc.list_flatten(rows["reply_tokens"].to_arrow()).to_numpy()
         yield _Block(
             places=rows["place"].to_numpy().reshape(-1, size)[:, 0].astype(np.int64),
             lengths=lengths.reshape(-1, size),
-            symbols=_padded(codes.astype(np.int32), lengths, horizon, END).reshape(-1, size, horizon),
+            symbols=_padded(codes, lengths, horizon, END).reshape(-1, size, horizon),
             tokens=_padded(tokens.astype(np.int64), lengths, horizon, 0).reshape(-1, size, horizon),
         )
 

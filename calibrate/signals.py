@@ -1,8 +1,9 @@
 """Divergence signals: how much the trajectories of a group disagree after K steps, for every K in one pass.
 
-A group's actions come as symbols: an integer array (N, G, T) in which equal numbers are equal actions *within a group*
-and every step after a trajectory's last is `END`. `Signal.sweep` gives the signal at every K = 1 ... T of many groups;
-`Signal.at_step` gives it at one K of one live group, from its action strings, and agrees to the last bit.
+A group's actions come as symbols: an integer array (N, G, T), not negative, in which equal numbers are equal actions
+*within a group* and every step after a trajectory's last is `END`. Small numbers are fastest. `Signal.sweep` gives the
+signal at every K = 1 ... T of many groups; `Signal.at_step` gives it at one K of one live group, from its action
+strings, and agrees to the last bit.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,56 +46,67 @@ class Signal:
 def prefix_edit_distance(symbols: Symbols) -> Floats:
     """Mean over the G(G-1)/2 pairs of Levenshtein(prefix_i, prefix_j) / K, at every K = 1 ... T. (N, G, T) -> (N, T).
 
-    Prefixes shorter than K are padded with `END`. Values are in [0, 1] and multiples of 1 / (K · G(G-1)/2).
+    N >= 1, G >= 2. Prefixes shorter than K are padded with `END`. Values are in [0, 1], multiples of
+    1 / (K · G(G-1)/2).
     """
     count, size, steps = symbols.shape
-    first, second = np.triu_indices(size, 1)
-    pairs = len(first)
-    diagonal = _diagonal_by_bits if steps <= _WORD else _diagonal_by_table
-    total = np.empty((count, steps), np.int64)
-    groups_at_once = max(1, _PAIRS_AT_ONCE // pairs)
-    for start in range(0, count, groups_at_once):
-        block = symbols[start : start + groups_at_once]
-        distances = diagonal(block[:, first].reshape(-1, steps), block[:, second].reshape(-1, steps))
-        total[start : start + groups_at_once] = distances.reshape(-1, pairs, steps).sum(axis=1)
-    return np.asarray(total / (pairs * np.arange(1, steps + 1)))
+    pairs = size * (size - 1) // 2
+    total = _total_by_bits if steps <= _WORD else _total_by_table
+    at_once = max(1, _PAIRS_AT_ONCE // pairs)
+    sums = [total(symbols[start : start + at_once]) for start in range(0, count, at_once)]
+    return np.asarray(np.concatenate(sums) / (pairs * np.arange(1, steps + 1)))
 
 
-def _diagonal_by_bits(left: Symbols, right: Symbols) -> NDArray[np.int64]:
-    """Levenshtein(left[:K], right[:K]) at every K = 1 ... T <= 64, for M pairs. (M, T) twice -> (M, T).
+def _total_by_bits(symbols: Symbols) -> NDArray[np.int64]:
+    """Sum over a group's pairs of Levenshtein(prefix_i, prefix_j) at every K = 1 ... T <= 64. (N, G, T) -> (N, T).
 
     Hyyrö's bit-parallel algorithm (2003), one word a pair: bit r of the words belongs to row r of the table D, whose
     columns it walks. Bit K of D0 says whether D[K+1][K+1] = D[K][K], so one walk yields the whole diagonal. Rows past
-    the diagonal hold what no lower bit reads, hence the padding of `left` needs no mask.
+    the diagonal hold what no lower bit reads.
     """
-    count, steps = left.shape
+    groups, size, steps = symbols.shape
+    symbols = _dense(symbols)
+    first, second = np.triu_indices(size, 1)
     word: type[np.unsignedinteger[Any]] = np.uint32 if steps <= 32 else np.uint64
     one = word(1)
-    rows = np.full((count, np.dtype(word).itemsize * 8), END, left.dtype)
-    rows[:, :steps] = left
-    columns = np.ascontiguousarray(right.T)
-    plus, minus = np.full(count, ~word(0)), np.zeros(count, word)
-    distance = np.zeros(count, np.int64)
-    diagonal = np.empty((steps, count), np.int64)
+    # Where each symbol stands in each trajectory: bit k of word (trajectory, symbol) for step k.
+    kinds = int(symbols.max()) + 1
+    places = np.zeros(groups * size * kinds, word)
+    begin = np.arange(groups * size) * kinds
     for step in range(steps):
-        matches = np.packbits(rows == columns[step][:, None], axis=1, bitorder="little").view(word).ravel()
-        x = matches | minus
+        places[begin + symbols[:, :, step].ravel()] |= one << word(step)
+    # Pairs come first and groups last, so that summing over pairs adds long rows.
+    begin_of_first = begin.reshape(groups, size)[:, first].T
+    columns = symbols.transpose(2, 1, 0)
+    shape = (len(first), groups)
+    plus, minus, distance = np.full(shape, ~word(0)), np.zeros(shape, word), np.zeros(shape, word)
+    total = np.empty((steps, groups), np.int64)
+    for step in range(steps):
+        x = places[begin_of_first + columns[step][second]] | minus
         d0 = ((plus + (x & plus)) ^ plus) | x
-        distance += (((d0 >> word(step)) & one) ^ one).astype(np.int64)
-        diagonal[step] = distance
+        distance += ((d0 >> word(step)) & one) ^ one
+        total[step] = distance.sum(axis=0)
         horizontal_plus, horizontal_minus = minus | ~(plus | d0), plus & d0
         x = (horizontal_plus << one) | one
         minus = x & d0
         plus = (horizontal_minus << one) | ~(x | d0)
-    return diagonal.T
+    return total.T
 
 
-def _diagonal_by_table(left: Symbols, right: Symbols) -> NDArray[np.int64]:
-    """What `_diagonal_by_bits` gives, at any T: the plain table, one row after another for all pairs at once."""
-    count, steps = left.shape
-    rows, columns = np.ascontiguousarray(left.T), np.ascontiguousarray(right.T)
-    above = np.repeat(np.arange(steps + 1, dtype=np.int32)[:, None], count, axis=1)
-    diagonal = np.empty((steps, count), np.int64)
+def _dense(symbols: Symbols) -> Symbols:
+    """The symbols, numbered anew within each group if they are so large that a table of them would be too."""
+    if symbols.max() <= symbols.shape[1] * symbols.shape[2]:
+        return symbols
+    return np.stack([np.unique(group, return_inverse=True)[1].reshape(group.shape) for group in symbols])
+
+
+def _total_by_table(symbols: Symbols) -> NDArray[np.int64]:
+    """What `_total_by_bits` gives, at any T: the plain table, one row after another for all pairs at once."""
+    groups, size, steps = symbols.shape
+    first, second = np.triu_indices(size, 1)
+    rows, columns = (np.ascontiguousarray(symbols[:, side].transpose(2, 1, 0)) for side in (first, second))
+    above = np.broadcast_to(np.arange(steps + 1, dtype=np.int32)[:, None, None], (steps + 1, len(first), groups))
+    total = np.empty((steps, groups), np.int64)
     for row in range(1, steps + 1):
         current = np.empty_like(above)
         current[0] = row
@@ -102,9 +114,9 @@ def _diagonal_by_table(left: Symbols, right: Symbols) -> NDArray[np.int64]:
             substituted = above[column - 1] + (rows[row - 1] != columns[column - 1])
             inserted_or_deleted = np.minimum(above[column], current[column - 1]) + 1
             np.minimum(substituted, inserted_or_deleted, out=current[column])
-        diagonal[row - 1] = current[row]
+        total[row - 1] = current[row].sum(axis=0)
         above = current
-    return diagonal.T
+    return total.T
 
 
 def prefix_edit_distance_at(prefixes: Sequence[Sequence[str]], step: int) -> float:

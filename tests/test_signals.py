@@ -91,6 +91,15 @@ def test_the_sweep_of_more_pairs_than_fit_at_once_equals_the_sweep_of_each_group
     assert whole[::23].tolist() == alone.tolist()
 
 
+def test_only_equality_of_symbols_within_a_group_matters() -> None:
+    rng = np.random.default_rng(4)
+    symbols = rng.integers(0, 6, (20, 4, 9)).astype(np.int32)
+    names = rng.choice(2**31 - 1, (20, 6), replace=False).astype(np.int32)
+    names[:, 0] = END
+    renamed = np.take_along_axis(names, symbols.reshape(20, -1), axis=1).reshape(symbols.shape)
+    assert prefix_edit_distance(renamed).tolist() == prefix_edit_distance(symbols).tolist()
+
+
 def test_short_words_equal_the_recursive_definition_of_levenshtein() -> None:
     for a, b in permutations(["kitten", "sittin", "tsikne", "eeeeee"], 2):
         swept = prefix_edit_distance(symbols_of([[list(a), list(b)]], 6))[0]

@@ -5,11 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import GENERATED
 
 from collect import games
 from collect.errors import InputError
 from collect.games import SPLITS, TASK_TYPES, Game, Task, find_games, find_sources, read_game_file, task_of
-from tests.conftest import GENERATED
 
 HEAT = "pick_heat_then_place_in_recep-Potato-None-SinkBasin-14"
 

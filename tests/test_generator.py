@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from conftest import GENERATED
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +19,6 @@ from collect.errors import EnvironmentFault, InputError
 from collect.games import SPLITS, TASK_TYPES, Game, find_games, read_game_file
 from collect.generator import belongs, fill, make_games
 from collect.recipe import Difficulty, Recipe, Slot, full_shares
-from tests.conftest import GENERATED
 
 PREPARED = {"clean": "isClean", "heat": "isHot", "cool": "isCool"}
 

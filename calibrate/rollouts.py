@@ -17,11 +17,12 @@ from calibrate.outcomes import outcomes
 from calibrate.sample import Cost, Sample
 from calibrate.signals import END, PREFIX_EDIT_DISTANCE, SIGNALS, eligible, termination_fraction
 from collect.errors import InputError
-from collect.store import replacing, scan
+from collect.store import check_part, committed_parts, replacing, scan
 
 # How many trajectories are read, and how many groups written, at a time: what bounds the memory of a large run.
 _TRAJECTORIES_AT_ONCE = 16_384
 _GROUPS_AT_ONCE = 4096
+_TRAJECTORY_COLUMNS = ["group_id", "trajectory", "length", "action_symbols", "reply_tokens"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +46,7 @@ def read_rollouts(run: Path, reward_tolerance: float) -> Sample:
     try:
         return _read(run, reward_tolerance)
     except PolarsError as error:
-        line = str(error).strip().partition("\n")[0]
-        raise InputError(f"{run}: damaged ({line}); restore the run from a copy") from error
+        raise InputError(f"{run}: damaged ({_first_line(error)}); restore the run from a copy") from error
 
 
 def _read(run: Path, reward_tolerance: float) -> Sample:
@@ -178,14 +178,8 @@ def _rewards(run: Path, groups: pl.DataFrame, size: int) -> NDArray[np.float64]:
 
 def _blocks(run: Path, groups: pl.DataFrame, size: int, horizon: int) -> Iterator[_Block]:
     """The trajectories of the groups, in blocks of whole groups; groups with trajectories missing do not come."""
-    places = groups.select("group_id").with_row_index("place").lazy()
-    frame = (
-        scan(run, "trajectories")
-        .select("group_id", "trajectory", "length", "action_symbols", "reply_tokens")
-        .join(places, on="group_id", how="inner", maintain_order="left")
-    )
-    batches = frame.collect_batches(chunk_size=_TRAJECTORIES_AT_ONCE, maintain_order=True)
-    for rows in _whole(batches, size):
+    places = {group: place for place, group in enumerate(groups["group_id"])}
+    for rows in _whole(_batches(run, places), size):
         _check(run, rows, size, horizon)
         lengths = rows["length"].to_numpy()
         # One character a distinct action of the group: its code point, counted from the lowest, is the symbol.
@@ -198,6 +192,30 @@ def _blocks(run: Path, groups: pl.DataFrame, size: int, horizon: int) -> Iterato
             symbols=_padded(codes, lengths, horizon, END).reshape(-1, size, horizon),
             tokens=_padded(tokens.astype(np.int64), lengths, horizon, 0).reshape(-1, size, horizon),
         )
+
+
+def _batches(run: Path, places: dict[str, int]) -> Iterator[pl.DataFrame]:
+    """The trajectories of the given groups, some thousands at a time, with each group's place."""
+    waiting: list[pa.RecordBatch] = []
+    for part in committed_parts(run, "trajectories"):
+        check_part(part)
+        try:
+            with pq.ParquetFile(part) as file:
+                for batch in file.iter_batches(_TRAJECTORIES_AT_ONCE, columns=_TRAJECTORY_COLUMNS):
+                    waiting.append(batch)
+                    if sum(map(len, waiting)) >= _TRAJECTORIES_AT_ONCE:
+                        yield _placed(waiting, places)
+                        waiting = []
+        except (OSError, pa.ArrowException) as error:
+            raise InputError(f"{part}: damaged ({_first_line(error)}); restore the run from a copy") from error
+    if waiting:
+        yield _placed(waiting, places)
+
+
+def _placed(batches: list[pa.RecordBatch], places: dict[str, int]) -> pl.DataFrame:
+    rows = pl.DataFrame(pa.Table.from_batches(batches))
+    place = pl.Series("place", [places.get(group) for group in rows["group_id"]], pl.Int64)
+    return rows.with_columns(place).drop_nulls("place")
 
 
 def _whole(batches: Iterable[pl.DataFrame], size: int) -> Iterator[pl.DataFrame]:
@@ -231,3 +249,7 @@ def _padded(values: NDArray[Any], lengths: NDArray[np.int32], width: int, paddin
     array = np.full((len(lengths), width), padding, values.dtype)
     array[np.arange(width) < lengths[:, None]] = values
     return array
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

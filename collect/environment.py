@@ -1,33 +1,50 @@
 """The G instances of one game, each isolated from the others.
 
-All instances of a group live in one worker process of their own: the engine is not thread-safe, and what it pins (34 MB
-of disk and some memory an instance) is given back by the process ending. A worker is forked from a server that has the
-engine's modules loaded, so that starting one costs milliseconds. When this process is killed, the workers end too.
+A group is started at the cost of one instance: its worker process loads the game and resets it once, then forks a
+process for each instance. These share the worker's memory until they write to it, step at the same time, and end with
+it. The first reset of an instance is answered from what the worker saw; a later one is a real reset.
+
+Who ends whom. A worker holds one end of a socket, its leash; when the other end is let go of, because the group is
+closed or this process was killed, it ends its instances and removes the temporary folder. A worker that does not is
+killed, and the kernel kills its instances with it. A worker is forked from a server that has the engine's modules
+loaded, so that starting one costs milliseconds.
 """
 
 import asyncio
+import ctypes
+import json
 import multiprocessing
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.util import find_spec
 from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from collect.errors import EnvironmentFault, MissingDependency
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
 
+    from collect.stock import StockInstance
+
 _PRELOADED = ("collect.stock", "textworld.envs.pddl.pddl", "alfworld.agents.environment.alfred_tw_env")
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_GRACE_SECONDS = 2.0  # for a worker to end by itself
+_END_SECONDS = 10.0  # for a process to end that was killed
 
 # multiprocessing's own books of its children are not made for several threads.
 _processes = threading.Lock()
@@ -45,59 +62,64 @@ class Observation:
 
 
 class GroupEnvironment:
-    """The instances 0 to `group_size` - 1 of one game, played from an event loop that is never blocked.
+    """The instances 0 to `group_size` - 1 (at most 200) of one game, played from an event loop that is never blocked.
 
-    Use it as `async with GroupEnvironment(path, 8) as environment:`. Calls are served one at a time, in the order in
-    which they were asked for, each within `deadline` seconds of its turn. Every call raises EnvironmentFault when the
-    game cannot be loaded or played, or its worker died or overran the deadline; a worker that did is not replaced.
-    An instance is loaded at its first reset.
+    Use it as `async with GroupEnvironment(path, 8) as environment:`. Calls to different instances are served at the
+    same time; calls to one instance one by one, in the order in which they were asked for, each within `deadline`
+    seconds of its turn. A call raises EnvironmentFault when the game cannot be loaded or played, when the instance's
+    process or the group's worker died, or when it overran the deadline, which ends the whole group. What has failed
+    once fails ever after.
     """
 
     def __init__(self, game_path: Path, group_size: int, *, deadline: float = 120.0) -> None:
         self._path = game_path
-        self._size = group_size
-        self._deadline = deadline
+        self._lines = [_Line(deadline, self._kill) for _ in range(group_size)]
         self._begun: set[int] = set()
         self._closed = False
+        self._worker: ForkServerProcess | None = None
+        self._exit_code: int | None = None
+        self._folder: Path | None = None
+        self._cleanup = ExitStack()
         # Ctrl-C is the main thread's affair; what this thread starts inherits that, and is not torn down half-way.
         self._thread = ThreadPoolExecutor(1, "environment", initializer=_leave_interrupts)
 
     async def reset(self, index: int) -> Observation:
         """Start instance `index` from the beginning of its game."""
-        if not 0 <= index < self._size:
-            raise IndexError(f"instance {index} of a group of {self._size}")
+        if not 0 <= index < len(self._lines):
+            raise IndexError(f"instance {index} of a group of {len(self._lines)}")
         self._begun.add(index)
-        return await self._call("reset", index)
+        return await self._call(index, "reset")
 
     async def step(self, index: int, command: str) -> Observation:
         """Send one command to instance `index`, which has been reset."""
         if index not in self._begun:
             raise ValueError(f"instance {index} was not reset")
-        return await self._call("step", index, command)
+        return await self._call(index, "step", command)
 
     async def close(self) -> None:
-        """End the worker at once, even amid a call, and remove its temporary folder. Closing twice does nothing."""
+        """End the worker and its instances at once, even amid a call, and remove their temporary folder.
+
+        Closing twice does nothing. When the caller is cancelled meanwhile, it is done all the same.
+        """
         if self._closed:
             return
         self._closed = True
-        self._worker.kill()
-        # Queued behind the calls that were asked for, which all fail now; not given up when the caller is cancelled.
-        await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, self._clear))
-        self._thread.shutdown(wait=False)
+        for line in self._lines:
+            line.hang_up()
+        # Queued behind a start that is under way.
+        end = asyncio.get_running_loop().run_in_executor(self._thread, self._cleanup.close)
+        try:
+            await asyncio.shield(end)
+        finally:
+            self._thread.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:
         if find_spec("alfworld") is None:
             raise MissingDependency("ALFWorld", "pip install 'selective-rollout[collect]'")
-        start = asyncio.get_running_loop().run_in_executor(self._thread, self._start)
         try:
-            await asyncio.shield(start)
-        except asyncio.CancelledError:
-            with suppress(EnvironmentFault):
-                await start
-                await self.close()
-            raise
-        except EnvironmentFault:
-            self._thread.shutdown(wait=False)
+            await self._open()
+        except BaseException:
+            await self.close()
             raise
         return self
 
@@ -106,69 +128,192 @@ class GroupEnvironment:
     ) -> None:
         await self.close()
 
-    async def _call(self, method: str, index: int, *arguments: str) -> Observation:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._ask, method, index, *arguments)
+    async def _open(self) -> None:
+        try:
+            ends = [self._cleanup.enter_context(await line.lay()) for line in self._lines]
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._start, ends)
+        except OSError as error:
+            raise EnvironmentFault(f"{self._path}: no process could be started for the game: {error}") from error
+
+    async def _call(self, index: int, method: str, *arguments: str) -> Observation:
+        if self._closed:
+            raise ValueError("the environment is closed")
+        answer = await self._lines[index].ask(method, *arguments)
+        if isinstance(answer, Observation):
+            return answer
+        doing = f"instance {index}, {method} {' '.join(map(repr, arguments))}".rstrip()
+        what = answer.what
+        if what is None and self._closed:
+            what = "closed amid the call"
+        elif what is None:
+            what = await asyncio.get_running_loop().run_in_executor(self._thread, self._death)
+        raise EnvironmentFault(f"{self._path}: {doing}: {what}")
+
+    def _kill(self) -> None:
+        assert self._worker is not None
+        with suppress(ValueError):  # it was seen dead, and is closed
+            self._worker.kill()
 
     # What follows runs in the group's own thread.
 
-    def _start(self) -> None:
+    def _start(self, ends: list[socket.socket]) -> None:
         resource_tracker.ensure_running()  # on some Pythons it unblocks SIGINT in the thread that starts it
         _leave_interrupts()
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(list(_PRELOADED))
-        try:
-            self._folder = Path(tempfile.mkdtemp(prefix="sr-game-"))
-        except OSError as error:
-            raise EnvironmentFault(f"{self._path}: no temporary folder for the game: {error}") from error
-        try:
-            self._pipe, workers_end = context.Pipe()
-            with workers_end, _processes:
-                self._worker: ForkServerProcess = context.Process(
-                    target=_serve, args=(workers_end, self._path.resolve(), self._folder), daemon=True
-                )
-                self._worker.start()
-        except OSError as error:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            raise EnvironmentFault(f"{self._path}: no process could be started for the game: {error}") from error
+        with ExitStack() as given:
+            for end in ends:
+                given.enter_context(end)
+            try:
+                self._folder = Path(tempfile.mkdtemp(prefix="sr-game-"))
+            except OSError as error:
+                raise EnvironmentFault(f"{self._path}: no temporary folder for the game: {error}") from error
+            self._cleanup.callback(shutil.rmtree, self._folder, ignore_errors=True)
+            own, leash = socket.socketpair()
+            given.enter_context(leash)
+            self._cleanup.callback(_wait_for_all, own)
+            worker = context.Process(target=_serve, args=(ends, leash, self._path.resolve(), self._folder), daemon=True)
+            with _processes:
+                worker.start()
+            self._worker = worker
+            self._cleanup.callback(self._end, own)
 
-    def _ask(self, method: str, index: int, *arguments: str) -> Observation:
-        doing = f"{self._path}: instance {index}, {method} {' '.join(map(repr, arguments))}".rstrip()
-        try:
-            self._pipe.send((method, index, *arguments))
-            if not self._pipe.poll(self._deadline):
+    def _death(self) -> str:
+        assert self._folder is not None
+        return _death(self._join(), self._folder)
+
+    def _end(self, own: socket.socket) -> None:
+        assert self._worker is not None
+        if self._exit_code is None:
+            own.shutdown(socket.SHUT_WR)
+            if not wait([self._worker.sentinel], _GRACE_SECONDS):
                 self._worker.kill()
-                raise EnvironmentFault(f"{doing}: no answer in {self._deadline:g} s")
-            answer = self._pipe.recv()
-        except (EOFError, OSError) as error:
-            raise EnvironmentFault(f"{doing}: the game's process died ({self._cause_of_death()})") from error
-        if isinstance(answer, str):
-            raise EnvironmentFault(answer)
-        assert isinstance(answer, Observation)
-        return answer
-
-    def _cause_of_death(self) -> str:
-        code = self._join()
-        cause = f"exit code {code}"
-        if code is not None and code < 0:
-            cause = signal.Signals(-code).name
-        said = _log(self._folder).read_text(errors="replace").split("\n") if _log(self._folder).exists() else []
-        last = next((line.strip() for line in reversed(said) if line.strip()), "")
-        return f"{cause}: {last[:200]}" if last else cause
+            self._join()
 
     def _join(self) -> int | None:
-        with _processes:
-            self._worker.join(10)
-            return self._worker.exitcode
+        """Wait for the worker, which is ending; its exit code, None when it does not end."""
+        assert self._worker is not None
+        if self._exit_code is None and wait([self._worker.sentinel], _END_SECONDS):
+            with _processes:
+                self._worker.join()
+                self._exit_code = self._worker.exitcode
+                self._worker.close()
+        return self._exit_code
 
-    def _clear(self) -> None:
-        self._join()
-        self._pipe.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    """Why an instance answers no more; without words: its line broke, because the group's worker ended."""
+
+    what: str | None
+
+
+class _Line(asyncio.Protocol):
+    """The line to one instance. Messages are lines of JSON, answered in the order of asking; a fault is the last."""
+
+    def __init__(self, deadline: float, overran: Callable[[], None]) -> None:
+        self._deadline = deadline
+        self._overran = overran
+        self._transport: asyncio.Transport | None = None
+        self._asked: deque[asyncio.Future[Observation | _Fault]] = deque()
+        self._rest = b""
+        self._fault: _Fault | None = None
+        self._clock: asyncio.TimerHandle | None = None
+
+    async def lay(self) -> socket.socket:
+        """Connect this end, and return the other, which is the worker's."""
+        own, workers = socket.socketpair()
+        await asyncio.get_running_loop().create_connection(lambda: self, sock=own)
+        return workers
+
+    def ask(self, *request: str) -> "asyncio.Future[Observation | _Fault]":
+        """Send a request. When the caller gives it up, its answer is still taken off the line when it comes."""
+        answer: asyncio.Future[Observation | _Fault] = asyncio.get_running_loop().create_future()
+        if self._fault is not None:
+            answer.set_result(self._fault)
+            return answer
+        assert self._transport is not None
+        self._transport.write(_encode(request))
+        self._asked.append(answer)
+        if len(self._asked) == 1:
+            self._wind()
+        return answer
+
+    def hang_up(self) -> None:
+        """Break the line."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            answer = _decode(line)
+            if answer is not None:
+                self._take(answer)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._take(_Fault(None))
+
+    def _take(self, answer: Observation | _Fault) -> None:
+        if self._fault is not None:
+            return
+        if isinstance(answer, _Fault):
+            self._fault = answer
+        answered = list(self._asked) if self._fault else [self._asked[0]]
+        for asked in answered:
+            self._asked.popleft()
+            if not asked.done():  # it is when its caller was cancelled
+                asked.set_result(answer)
+        self._wind()
+
+    def _wind(self) -> None:
+        """Start the clock for the request whose turn it is."""
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
+        if self._asked:
+            self._clock = asyncio.get_running_loop().call_later(self._deadline, self._overrun)
+
+    def _overrun(self) -> None:
+        self._take(_Fault(f"no answer in {self._deadline:g} s"))
+        self._overran()
+
+
+def _encode(message: Any) -> bytes:
+    # It begins a new line too, in case a process was killed amid the last one.
+    return b"\n" + json.dumps(message).encode() + b"\n"
+
+
+def _decode(line: bytes) -> Observation | _Fault | None:
+    """None for an empty line or one cut short, as a process leaves it that is killed amid its answer."""
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return None
+    if "fault" in message:
+        return _Fault(message["fault"])
+    return Observation(**{**message, "admissible_commands": tuple(message["admissible_commands"])})
 
 
 def _leave_interrupts() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+
+
+def _wait_for_all(own: socket.socket) -> None:
+    """Wait until no process of the group is left: the worker and every instance hold the other end of the leash."""
+    with own, suppress(OSError):
+        own.settimeout(_END_SECONDS)
+        own.recv(1)
+
+
+def _death(code: int | None, folder: Path) -> str:
+    cause = signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"
+    said = _log(folder).read_text(errors="replace").split("\n") if _log(folder).exists() else []
+    last = next((line.strip() for line in reversed(said) if line.strip()), "")
+    return f"the game's process died ({cause}: {last[:200]})" if last else f"the game's process died ({cause})"
 
 
 def _log(folder: Path) -> Path:
@@ -178,8 +323,8 @@ def _log(folder: Path) -> Path:
 # What follows runs in the worker.
 
 
-def _serve(pipe: Connection, game_path: Path, folder: Path) -> None:
-    """Answer requests (method, index, argument…) with an Observation, or with a text that says what went wrong."""
+def _serve(ends: list[socket.socket], leash: socket.socket, game_path: Path, folder: Path) -> None:
+    """Load the game, fork an instance for each end of a line, and look after them until the leash is let go of."""
     # A signal sent to the whole process group is the parent's to handle; its end is this process's end.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -188,26 +333,113 @@ def _serve(pipe: Connection, game_path: Path, folder: Path) -> None:
     log = os.open(_log(folder), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
 
     from collect.stock import StockInstance
 
-    instances: dict[int, StockInstance] = {}
-    while True:
-        method, index, *arguments = pipe.recv()
+    instances: dict[int, tuple[int, socket.socket]] = {}
+    try:
+        with _on_leash(leash, folder):
+            instance = StockInstance(game_path)
+            first = instance.reset()
+    except EnvironmentFault as fault:
+        for end in ends:
+            _send(end, {"fault": _in_short(fault, game_path)})
+    else:
+        for end in ends:
+            pid, alive = _fork(partial(_play, end, instance, first, game_path))
+            instances[alive] = pid, end
+    _look_after(instances, leash, folder)
+
+
+@contextmanager
+def _on_leash(leash: socket.socket, folder: Path) -> Iterator[None]:
+    """End this process amid the block when the leash is let go of. Leaves no thread: none would survive a fork."""
+    done, tell = os.pipe()
+    watch = threading.Thread(target=_watch, args=(leash, done, folder), daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        os.close(tell)
+        watch.join()
+        os.close(done)
+
+
+def _watch(leash: socket.socket, done: int, folder: Path) -> None:
+    if leash in wait([leash, done]):
+        while folder.exists():  # the loading may still be writing to it
+            shutil.rmtree(folder, ignore_errors=True)
+        os._exit(0)
+
+
+def _fork(play: Callable[[], None]) -> tuple[int, int]:
+    """Start an instance's process; its id, and a file descriptor that becomes ready when it ends."""
+    worker = os.getpid()
+    alive, held = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
         try:
-            if index not in instances:
-                instances[index] = StockInstance(game_path)
-            pipe.send(getattr(instances[index], method)(*arguments))
-        except EnvironmentFault as fault:
-            pipe.send(str(fault))
-        except BaseException as error:  # the planner's translator leaves by SystemExit
-            pipe.send(f"{game_path}: {method} failed: {type(error).__name__}: {error}")
+            _end_with(worker)
+            play()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    os.close(held)
+    return pid, alive
 
 
-def _end_with_parent(folder: Path) -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
+def _end_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:  # it ended before it could be tied
+        os._exit(1)
+
+
+def _look_after(instances: dict[int, tuple[int, socket.socket]], leash: socket.socket, folder: Path) -> None:
+    """Tell of an instance that dies, until the leash is let go of; then end all.
+
+    `instances` holds process and line of each, by the file descriptor that becomes ready when it ends.
+    """
+    while leash not in (ready := wait([leash, *instances])):
+        for alive in cast("list[int]", ready):
+            pid, end = instances.pop(alive)
+            os.close(alive)
+            _send(end, {"fault": _death(_reap(pid), folder)})
+    for pid, _ in instances.values():
+        os.kill(pid, signal.SIGKILL)
+    for pid, _ in instances.values():
+        _reap(pid)
     shutil.rmtree(folder, ignore_errors=True)
-    os._exit(1)
+
+
+def _reap(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _send(end: socket.socket, message: Any) -> None:
+    with suppress(OSError):  # the parent has ended
+        end.sendall(_encode(message))
+
+
+def _in_short(fault: EnvironmentFault, game_path: Path) -> str:
+    return str(fault).removeprefix(f"{game_path}: ")
+
+
+# What follows runs in an instance's process.
+
+
+def _play(end: socket.socket, instance: "StockInstance", first: Observation, game_path: Path) -> None:
+    """Answer requests (method, argument…) until the line breaks. `instance` was reset, and `first` is what it said."""
+    untouched = True
+    for line in filter(bytes.strip, end.makefile("rb")):
+        method, *arguments = json.loads(line)
+        try:
+            answer = first if untouched and method == "reset" else getattr(instance, method)(*arguments)
+        except EnvironmentFault as fault:
+            _send(end, {"fault": _in_short(fault, game_path)})
+            return
+        untouched = False
+        _send(end, asdict(answer))

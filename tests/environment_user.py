@@ -1,4 +1,7 @@
-"""A program that plays a game and is then ended from outside: `environment_user.py GAME`; prints its worker's pid."""
+"""A program that plays a game and is then ended from outside: `environment_user.py GAME`.
+
+Prints the process ids of its worker and of the two instances.
+"""
 
 import asyncio
 import multiprocessing
@@ -10,9 +13,10 @@ from collect.environment import GroupEnvironment
 
 async def main() -> None:
     async with GroupEnvironment(Path(sys.argv[1]), 2) as environment:
-        await environment.reset(0)
+        await asyncio.gather(environment.reset(0), environment.reset(1))
         (worker,) = multiprocessing.active_children()
-        print(worker.pid, flush=True)
+        instances = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text()
+        print(worker.pid, instances, flush=True)
         if sys.argv[2:] != ["once"]:
             while True:
                 await environment.step(0, "look")

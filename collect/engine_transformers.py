@@ -63,6 +63,7 @@ class _Running:
     memory: _Memory
     pending: list[int]
     random: np.random.Generator
+    aborted: bool = False
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
@@ -119,7 +120,6 @@ class TransformersEngine:
         self._inbox: deque[_Running] = deque()
         self._adapters: deque[tuple[Policy, Future[None]]] = deque()
         self._released: deque[str] = deque()
-        self._aborted: set[str] = set()
         self._closing = False
         self._wake = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
@@ -150,7 +150,9 @@ class TransformersEngine:
     def abort(self, trajectory: str) -> None:
         """End the trajectory's request; see `Engine.abort`."""
         with self._wake:
-            self._aborted.add(trajectory)
+            # The requests that are there now: a later one of the same trajectory is not meant.
+            for running in [*self._running, *self._inbox]:
+                running.aborted |= running.request.trajectory == trajectory
             self._wake.notify()
 
     def release(self, trajectory: str) -> None:
@@ -194,23 +196,17 @@ class TransformersEngine:
         """Wait for work and take in what was asked since the last round; False when closing."""
         with self._wake:
             while not (self._closing or self._running or self._inbox or self._adapters or self._released):
-                self._aborted.clear()
                 self._wake.wait()
             if self._closing:
                 return False
-            aborted, self._aborted = self._aborted, set()
-            # A new adapter waits for running requests, and later requests wait for the adapter.
-            arrivals = []
-            if not self._adapters:
-                arrivals = list(self._inbox)
-                self._inbox.clear()
             while self._released:
                 self._memories.pop(self._released.popleft(), None)
+            # A new adapter waits for running requests, and later requests wait for the adapter.
+            while self._inbox and not self._adapters:
+                self._admit(self._inbox.popleft())
+            for running in [running for running in self._running if running.aborted]:
+                self._complete(running, "aborted")
             adapter = self._adapters.popleft() if self._adapters and not self._running else None
-        for running in arrivals:
-            self._admit(running)
-        for running in [r for r in self._running if r.request.trajectory in aborted]:
-            self._complete(running, "aborted")
         if adapter is not None:
             self._swap(*adapter)
         return True

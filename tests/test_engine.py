@@ -147,6 +147,22 @@ def test_an_aborted_request_returns_what_it_has(engine: Engine, opening: tuple[i
     assert len(completion.token_ids) == len(completion.logprobs) < 2000
 
 
+def test_an_abort_does_not_reach_a_later_request_of_the_same_trajectory(
+    engine: Engine, opening: tuple[int, ...]
+) -> None:
+    async def abort_and_ask_again() -> Completion:
+        running = asyncio.create_task(engine.generate(request(opening, name="again", max_tokens=2000)))
+        await asyncio.sleep(0.5)
+        engine.abort("again")
+        engine.release("again")
+        completion = await engine.generate(request(opening, name="again"))
+        await running
+        return completion
+
+    (expected,) = ask(engine, request(opening, name="undisturbed"))
+    assert asyncio.run(abort_and_ask_again()) == expected
+
+
 def test_a_prompt_too_long_for_the_context_is_a_fault(engine: Engine) -> None:
     with pytest.raises(EngineFault, match="no room"):
         ask(engine, request((5,) * (engine.context - 11)))

@@ -11,38 +11,32 @@ loaded, so that starting one costs milliseconds.
 """
 
 import asyncio
-import ctypes
 import json
 import multiprocessing
-import os
 import shutil
 import signal
 import socket
 import tempfile
 import threading
-import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
-from functools import partial
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from importlib.util import find_spec
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Self, cast
 
 from collect.errors import EnvironmentFault, MissingDependency
+from collect.worker import death, encode, serve
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
 
-    from collect.stock import StockInstance
-
 _PRELOADED = ("collect.stock", "textworld.envs.pddl.pddl", "alfworld.agents.environment.alfred_tw_env")
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _GRACE_SECONDS = 2.0  # for a worker to end by itself
 _END_SECONDS = 10.0  # for a process to end that was killed
 
@@ -172,7 +166,7 @@ class GroupEnvironment:
             own, leash = socket.socketpair()
             given.enter_context(leash)
             self._cleanup.callback(_wait_for_all, own)
-            worker = context.Process(target=_serve, args=(ends, leash, self._path.resolve(), self._folder), daemon=True)
+            worker = context.Process(target=serve, args=(ends, leash, self._path.resolve(), self._folder), daemon=True)
             with _processes:
                 worker.start()
             self._worker = worker
@@ -180,7 +174,7 @@ class GroupEnvironment:
 
     def _death(self) -> str:
         assert self._folder is not None
-        return _death(self._join(), self._folder)
+        return death(self._join(), self._folder)
 
     def _end(self, own: socket.socket) -> None:
         assert self._worker is not None
@@ -233,7 +227,7 @@ class _Line(asyncio.Protocol):
             answer.set_result(self._fault)
             return answer
         assert self._transport is not None
-        self._transport.write(_encode(request))
+        self._transport.write(encode(request))
         self._asked.append(answer)
         if len(self._asked) == 1:
             self._wind()
@@ -282,11 +276,6 @@ class _Line(asyncio.Protocol):
         self._overran()
 
 
-def _encode(message: Any) -> bytes:
-    # It begins a new line too, in case a process was killed amid the last one.
-    return b"\n" + json.dumps(message).encode() + b"\n"
-
-
 def _decode(line: bytes) -> Observation | _Fault | None:
     """None for an empty line or one cut short, as a process leaves it that is killed amid its answer."""
     try:
@@ -307,139 +296,3 @@ def _wait_for_all(own: socket.socket) -> None:
     with own, suppress(OSError):
         own.settimeout(_END_SECONDS)
         own.recv(1)
-
-
-def _death(code: int | None, folder: Path) -> str:
-    cause = signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"
-    said = _log(folder).read_text(errors="replace").split("\n") if _log(folder).exists() else []
-    last = next((line.strip() for line in reversed(said) if line.strip()), "")
-    return f"the game's process died ({cause}: {last[:200]})" if last else f"the game's process died ({cause})"
-
-
-def _log(folder: Path) -> Path:
-    return folder / "log"
-
-
-# What follows runs in the worker.
-
-
-def _serve(ends: list[socket.socket], leash: socket.socket, game_path: Path, folder: Path) -> None:
-    """Load the game, fork an instance for each end of a line, and look after them until the leash is let go of."""
-    # A signal sent to the whole process group is the parent's to handle; its end is this process's end.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    tempfile.tempdir = str(folder)
-    # The engine and its C++ library must not write into the progress bar.
-    log = os.open(_log(folder), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-
-    from collect.stock import StockInstance
-
-    instances: dict[int, tuple[int, socket.socket]] = {}
-    try:
-        with _on_leash(leash, folder):
-            instance = StockInstance(game_path)
-            first = instance.reset()
-    except EnvironmentFault as fault:
-        for end in ends:
-            _send(end, {"fault": _in_short(fault, game_path)})
-    else:
-        for end in ends:
-            pid, alive = _fork(partial(_play, end, instance, first, game_path))
-            instances[alive] = pid, end
-    _look_after(instances, leash, folder)
-
-
-@contextmanager
-def _on_leash(leash: socket.socket, folder: Path) -> Iterator[None]:
-    """End this process amid the block when the leash is let go of. Leaves no thread: none would survive a fork."""
-    done, tell = os.pipe()
-    watch = threading.Thread(target=_watch, args=(leash, done, folder), daemon=True)
-    watch.start()
-    try:
-        yield
-    finally:
-        os.close(tell)
-        watch.join()
-        os.close(done)
-
-
-def _watch(leash: socket.socket, done: int, folder: Path) -> None:
-    if leash in wait([leash, done]):
-        while folder.exists():  # the loading may still be writing to it
-            shutil.rmtree(folder, ignore_errors=True)
-        os._exit(0)
-
-
-def _fork(play: Callable[[], None]) -> tuple[int, int]:
-    """Start an instance's process; its id, and a file descriptor that becomes ready when it ends."""
-    worker = os.getpid()
-    alive, held = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            _end_with(worker)
-            play()
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    os.close(held)
-    return pid, alive
-
-
-def _end_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:  # it ended before it could be tied
-        os._exit(1)
-
-
-def _look_after(instances: dict[int, tuple[int, socket.socket]], leash: socket.socket, folder: Path) -> None:
-    """Tell of an instance that dies, until the leash is let go of; then end all.
-
-    `instances` holds process and line of each, by the file descriptor that becomes ready when it ends.
-    """
-    while leash not in (ready := wait([leash, *instances])):
-        for alive in cast("list[int]", ready):
-            pid, end = instances.pop(alive)
-            os.close(alive)
-            _send(end, {"fault": _death(_reap(pid), folder)})
-    for pid, _ in instances.values():
-        os.kill(pid, signal.SIGKILL)
-    for pid, _ in instances.values():
-        _reap(pid)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _reap(pid: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def _send(end: socket.socket, message: Any) -> None:
-    with suppress(OSError):  # the parent has ended
-        end.sendall(_encode(message))
-
-
-def _in_short(fault: EnvironmentFault, game_path: Path) -> str:
-    return str(fault).removeprefix(f"{game_path}: ")
-
-
-# What follows runs in an instance's process.
-
-
-def _play(end: socket.socket, instance: "StockInstance", first: Observation, game_path: Path) -> None:
-    """Answer requests (method, argument…) until the line breaks. `instance` was reset, and `first` is what it said."""
-    untouched = True
-    for line in filter(bytes.strip, end.makefile("rb")):
-        method, *arguments = json.loads(line)
-        try:
-            answer = first if untouched and method == "reset" else getattr(instance, method)(*arguments)
-        except EnvironmentFault as fault:
-            _send(end, {"fault": _in_short(fault, game_path)})
-            return
-        untouched = False
-        _send(end, asdict(answer))

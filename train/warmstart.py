@@ -8,27 +8,33 @@ zero variance.
 
 import asyncio
 import json
+import os
 import random
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from collect.environment import GroupEnvironment
-from collect.errors import EnvironmentFault
+from collect.errors import EnvironmentFault, InputError
 from collect.expert import Expert
 from collect.games import Game, task_of
+from collect.generator import make_games
 from collect.policy import Policy, load_tokenizer
+from collect.progress import Update
 from collect.prompt import Prompt
+from collect.recipe import Recipe as GameRecipe
+from collect.store import fsync, replacing
 
-Progress = Callable[[int, int], None]
+Watch = Callable[[str, str], AbstractContextManager[Update]]  # (label, unit) to something that shows progress
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """Everything that decides what the adapter learns. The seed also seeds the games."""
 
-    games: int = 480
+    games: int = 360
     horizon: int = 50
     max_tokens: int = 800
     rank: int = 16
@@ -48,12 +54,67 @@ class Lesson:
     exchanges: tuple[tuple[str, str], ...]
 
 
-def solve(games: Sequence[Game], horizon: int, workers: int, progress: Progress) -> list[Lesson]:
+def warm_start(policy: Policy, recipe: Recipe, out: Path, progress: Watch) -> Path:
+    """The whole recipe in the folder `out`: games, lessons, adapter; returns the adapter's folder.
+
+    What an earlier call with the same recipe finished is kept. Raises `InputError` where `out` holds anything else.
+    """
+    _claim(policy, recipe, out)
+    adapter, lessons_file = out / "adapter", out / "lessons.jsonl"
+    if adapter.exists():
+        return adapter
+    if not lessons_file.exists():
+        with progress(f"making {recipe.games} games in {out / 'games'}", "games") as update:
+            games = make_games(out / "games", {"train": recipe.games}, GameRecipe(seed=recipe.seed), progress=update)
+        with progress("having the expert play them", "games") as update:
+            write_lessons(solve(games, recipe.horizon, os.cpu_count() or 1, update), lessons_file)
+    lessons = read_lessons(lessons_file)
+    unfinished = out / ".adapter"
+    with progress(f"learning from {len(lessons)} solved games", "updates") as update:
+        loss = train(policy, lessons, recipe, unfinished, update)
+    (unfinished / "README.md").write_text(_card(policy, recipe, len(lessons), loss))
+    for file in unfinished.iterdir():
+        fsync(file)
+    unfinished.rename(adapter)
+    fsync(out)
+    return adapter
+
+
+def _claim(policy: Policy, recipe: Recipe, out: Path) -> None:
+    """Write the recipe into a new or empty folder, or find the same there."""
+    note = out / "recipe.json"
+    asked = {"model": policy.name, **asdict(recipe)}
+    if note.is_file():
+        if json.loads(note.read_text()) != asked:
+            raise InputError(f"{out}: holds a warm start by another recipe ({note}); give another folder")
+        return
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out}: not empty and not a warm start; give a new folder")
+    out.mkdir(parents=True, exist_ok=True)
+    with replacing(note) as temporary:
+        temporary.write_text(json.dumps(asked, indent=1) + "\n")
+
+
+def _card(policy: Policy, recipe: Recipe, lessons: int, loss: float) -> str:
+    settings = "\n".join(f"| {name} | {value} |" for name, value in asdict(recipe).items())
+    return f"""# A LoRA adapter for {policy.name}, for ALFWorld text games
+
+Made by `sr warmstart --games {recipe.games} --seed {recipe.seed}`: supervised learning on {lessons} generated games of
+the train split, as solved by an expert that sees only the text and searches receptacles in a fixed order. Prompt style
+`act`, commands not shown. Loss over the last tenth of the updates: {loss:.3f} nats a token, on the expert's tokens.
+
+| setting | value |
+| --- | --- |
+{settings}
+"""
+
+
+def solve(games: Sequence[Game], horizon: int, workers: int, progress: Update) -> list[Lesson]:
     """Have the expert play every game on the real engine; games it does not solve within `horizon` are left out."""
     return asyncio.run(_solve_all(games, horizon, workers, progress))
 
 
-async def _solve_all(games: Sequence[Game], horizon: int, workers: int, progress: Progress) -> list[Lesson]:
+async def _solve_all(games: Sequence[Game], horizon: int, workers: int, progress: Update) -> list[Lesson]:
     slots = asyncio.Semaphore(workers)
     done = 0
 
@@ -89,8 +150,6 @@ async def _play(game: Game, horizon: int) -> Lesson | None:
 
 def write_lessons(lessons: Sequence[Lesson], path: Path) -> None:
     """One lesson a line, as JSON."""
-    from collect.store import replacing
-
     with replacing(path) as temporary:
         temporary.write_text("".join(json.dumps(asdict(lesson)) + "\n" for lesson in lessons))
 
@@ -120,7 +179,7 @@ def encode(lesson: Lesson, prompt: Prompt, tokenizer: Any, max_tokens: int) -> t
     return ids, mask
 
 
-def train(policy: Policy, lessons: Sequence[Lesson], recipe: Recipe, out: Path, progress: Progress) -> float:
+def train(policy: Policy, lessons: Sequence[Lesson], recipe: Recipe, out: Path, progress: Update) -> float:
     """Fit a LoRA adapter to the lessons and save it in `out`; returns the last tenth's mean loss, in nats a token."""
     import torch
     from peft import LoraConfig, get_peft_model

@@ -14,9 +14,7 @@ def warmstart(
     model: Annotated[
         str | None, typer.Option(help="Folder or hub name of the base model; by default the small one.")
     ] = None,
-    seed: Annotated[
-        int, typer.Option(help="Seeds the games, the order of lessons and the first weights.")
-    ] = 2026,
+    seed: Annotated[int, typer.Option(help="Seeds the games, the order of lessons and the first weights.")] = 2026,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:

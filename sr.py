@@ -2,27 +2,35 @@
 
 import os
 import sys
+import traceback
+from typing import Any
 
 import typer
 
 from calibrate.command import calibrate
 from collect.command import collect, games_app
 from collect.errors import SelectiveRolloutError
-from collect.options import debugging
+from collect.options import Commands, debugging
 from reports.command import query
 
+# Plain help: it is read at 80 columns and in pipes, where boxes squeeze the text into a corner.
 app = typer.Typer(
+    cls=Commands,
     name="sr",
     help="Measure, calibrate and run early termination of zero-variance groups in GRPO.",
-    no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(games_app, name="games")
-app.command("collect")(collect)
-app.command("calibrate")(calibrate)
-app.command("query")(query)
+app.command("collect", short_help="Roll out groups on games and log everything to Parquet.")(collect)
+app.command("calibrate", short_help="Fit a gate on rollouts, or say why none will do.")(calibrate)
+app.command("query", short_help="Ask a run in SQL.")(query)
+
+# Typer brings its own copy of click or takes the installed one, by its version: the class is found through what it
+# exports.
+_UsageError: Any = typer.BadParameter.__base__
 
 
 def main() -> None:
@@ -30,15 +38,20 @@ def main() -> None:
     # Worker processes are started by name; a user's own collect/ in the working directory must never be found first.
     os.environ["PYTHONSAFEPATH"] = "1"
     try:
-        app()
+        code = app(prog_name="sr", standalone_mode=False)
     except SelectiveRolloutError as error:
         if debugging():
-            raise
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
+            traceback.print_exc()
+        code = _refuse(str(error), error.exit_code)
+    except _UsageError as error:
+        message = error.format_message().removesuffix(".")
+        code = _refuse(f"{message}; see {error.ctx.command_path} --help", error.exit_code)
+    sys.exit(code)
+
+
+def _refuse(message: str, code: int) -> int:
+    print(f"error: {' '.join(message.splitlines())}", file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":

@@ -20,7 +20,9 @@ _TARGET_PRECISION = 0.9
 
 
 def calibrate(
-    run: Annotated[Path | None, typer.Argument(help="Folder of a run; by default the latest in runs/.")] = None,
+    run: Annotated[
+        Path | None, typer.Argument(metavar="RUN", help="Folder of a run; by default the latest in runs/.")
+    ] = None,
     target_precision: Annotated[
         float | None, typer.Option(help="Smallest precision the gate may have, over 0 and up to 1; 0.9 by default.")
     ] = None,

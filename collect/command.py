@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collect.errors import InputError, SelectiveRolloutError
-from collect.options import RUNS, Debug, Quiet
+from collect.options import RUNS, Commands, Debug, Quiet
 
 if TYPE_CHECKING:
     from collect.collection import Tally
     from collect.progress import Update
 
-games_app = typer.Typer(help="Make and list ALFWorld games.", no_args_is_help=True)
+games_app = typer.Typer(cls=Commands, help="Make and list ALFWorld games.")
 
 
-@games_app.command("make")
+@games_app.command("make", short_help="Make games, each played and won before it is shipped.")
 def make(
     out: Annotated[
         Path, typer.Argument(metavar="OUT", help="Folder for the games; one made by the same command is completed.")
@@ -59,7 +59,7 @@ def make(
         list_(out)
 
 
-@games_app.command("list")
+@games_app.command("list", short_help="Count the games that are found, and say where.")
 def list_(
     games: Annotated[
         Path | None,
@@ -108,7 +108,7 @@ def _cap(text: str) -> int | None:
 
 def collect(
     out: Annotated[
-        Path | None, typer.Argument(metavar="[OUT]", help="Folder of the run; by default a new one in runs/.")
+        Path | None, typer.Argument(metavar="OUT", help="Folder of the run; by default a new one in runs/.")
     ] = None,
     games: Annotated[str, typer.Option(help="train, valid_seen, valid_unseen, or a folder of games.")] = "valid_seen",
     groups: Annotated[int, typer.Option(help="Groups to collect; fewer when the games do not suffice.")] = 100,

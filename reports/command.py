@@ -16,8 +16,12 @@ _RUNS = Path("runs")
 
 
 def query(
-    run: Annotated[Path, typer.Argument(help="Folder of a run, or `latest` for the newest one in runs/.")],
-    sql: Annotated[str | None, typer.Argument(help="What to ask; without it, the views and their columns.")] = None,
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Folder of a run, or `latest` for the newest one in runs/.")
+    ],
+    sql: Annotated[
+        str | None, typer.Argument(metavar="SQL", help="What to ask; without it, the views and their columns.")
+    ] = None,
     also: Annotated[
         list[Path] | None,
         typer.Option(help="Another run to ask as well (repeatable); every view then has a column `run`."),

@@ -17,7 +17,7 @@ from typing import Any
 from collect.engine import Engine, Sampling
 from collect.errors import InputError
 from collect.games import SPLITS, Game, find_games, find_sources, read_games
-from collect.policy import Policy
+from collect.policy import Policy, check_installed
 from collect.prompt import Prompt, PromptStyle
 from collect.rollout import Failure, Rollout, Settings, Task
 from collect.store import RunWriter, open_run
@@ -146,8 +146,10 @@ async def _collect(rollout: Rollout, owed: Sequence[Task], run: RunWriter, progr
 def choose_games(named: str) -> tuple[list[Game], str]:
     """The games that `--games` names (a split, a folder of games, or a split's folder), and where they were found.
 
-    Raises `InputError` for what is neither, a folder of several splits, or one without usable games.
+    Raises `InputError` for what is neither, a folder of several splits, or one without usable games, and
+    `MissingDependency` where they could not be played.
     """
+    check_installed("alfworld", "textworld")
     if named in SPLITS:
         games = find_games(named)
         source = find_sources()[named]

@@ -7,7 +7,6 @@ ships beside this module. On a GPU it is Qwen2.5-7B-Instruct as it comes from th
 
 import hashlib
 import importlib.util
-import os
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 
 from collect.cache import cache_folder
 from collect.errors import InputError, MissingDependency
+from collect.files import fsync
 
 SMALL_MODEL = "SmolLM2-135M-Instruct"
 LARGE_MODEL = "Qwen/Qwen2.5-7B-Instruct"
@@ -58,8 +58,9 @@ def find_policy(model: str | None = None, adapter: str | None = None) -> Policy:
 
     Raises:
         InputError: a folder that is not a model or not an adapter.
-        MissingDependency: the default model's package is not installed.
+        MissingDependency: the default model's package, or one that every model needs, is not installed.
     """
+    check_installed("torch", "transformers", "peft")
     if model is None:
         model = LARGE_MODEL if _has_gpu() else SMALL_MODEL
     if model == SMALL_MODEL:
@@ -122,9 +123,14 @@ def load_model(policy: Policy, dtype: Any, device: str, attention: str) -> Any:
     return model.to(dtype).eval().requires_grad_(False)
 
 
+def check_installed(*packages: str) -> None:
+    """Raise `MissingDependency` for the first of these packages of the extra `collect` that is not installed."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise MissingDependency(package, COLLECT_INSTALL)
+
+
 def _has_gpu() -> bool:
-    if importlib.util.find_spec("torch") is None:
-        raise MissingDependency("PyTorch (needed to run a language model)", COLLECT_INSTALL)
     import torch
 
     return torch.cuda.is_available()
@@ -189,8 +195,7 @@ def _convert_gguf(gguf: Path, folder: Path) -> None:
 def _publish(scratch: Path, target: Path) -> None:
     """Move a finished folder to its name; another process may have been faster, then its folder stays."""
     for file in scratch.iterdir():
-        with file.open("rb") as handle:
-            os.fsync(handle.fileno())
+        fsync(file)
     try:
         scratch.rename(target)
     except OSError:

@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from collect.errors import InputError, MissingDependency
 from collect.games import TASK_TYPES
+from collect.policy import COLLECT_INSTALL
 
 GENERATOR = 1  # raise it when the same seed would give other games
 
@@ -76,9 +77,7 @@ class Recipe:
         try:
             alfworld = version("alfworld")
         except PackageNotFoundError:
-            raise MissingDependency(
-                "alfworld, which games are made from,", "pip install 'selective-rollout[collect]'"
-            ) from None
+            raise MissingDependency("alfworld, which games are made from,", COLLECT_INSTALL) from None
         return {
             "generator": GENERATOR,
             "alfworld": alfworld,

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from calibrate.convention import Convention
 from calibrate.signals import PREFIX_EDIT_DISTANCE
 from collect.errors import InputError
-from collect.store import replacing
+from collect.files import replacing
 from collect.trajectory import Decision
 
 FORMAT_VERSION = 1

@@ -17,7 +17,8 @@ from calibrate.outcomes import outcomes
 from calibrate.sample import Cost, Sample
 from calibrate.signals import END, PREFIX_EDIT_DISTANCE, SIGNALS, eligible, termination_fraction
 from collect.errors import InputError
-from collect.store import check_part, committed_parts, replacing, scan
+from collect.files import replacing
+from collect.store import check_part, committed_parts, scan
 
 # How many trajectories are read, and how many groups written, at a time: what bounds the memory of a large run.
 _TRAJECTORIES_AT_ONCE = 16_384

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collect.errors import EnvironmentFault, InputError
+from collect.files import fsync, replacing
 from collect.games import SPLITS, Game
 from collect.recipe import Recipe, Slot
 
@@ -87,8 +88,6 @@ def _trials(root: Path) -> dict[tuple[str, str], Path]:
 
 def _claim(root: Path, recipe: Recipe) -> None:
     """Write the recipe into a folder that is new or empty, or find it there already."""
-    from collect.store import replacing
-
     description = (json.dumps(recipe.description(), indent=1) + "\n").encode()
     note = root / _RECIPE
     try:
@@ -135,24 +134,14 @@ def _store(root: Path, split: str, draft: "Draft") -> None:
     temporary = root / _PARTIAL / draft.trial
     temporary.mkdir(parents=True)
     for name, content in draft.files.items():
-        with (temporary / name).open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        (temporary / name).write_bytes(content)
+        fsync(temporary / name)
     task = root / split / draft.task
     task.mkdir(parents=True, exist_ok=True)
-    _sync(temporary)
+    fsync(temporary)
     temporary.rename(task / draft.trial)
     for folder in (task, task.parent, root):
-        _sync(folder)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        fsync(folder)
 
 
 def _drafts(slots: list[Slot], workers: int) -> Iterator[tuple[Slot, "Draft"]]:

@@ -17,8 +17,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -30,6 +29,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from collect import schema
 from collect.errors import InputError, SelectiveRolloutError
+from collect.files import fsync, replacing
 from collect.rows import Row, as_arrow, check_group, group_row, step_rows, trajectory_rows
 from collect.schema import ERRORS, GROUPS, STEPS, TABLES, TRAJECTORIES, Table
 from collect.trajectory import Group
@@ -52,24 +52,6 @@ class RunInfo(BaseModel):
     created: datetime
     configuration: dict[str, Any]
     facts: dict[str, Any]
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Write a file whole or not at all.
-
-    Yields a temporary path in the same folder. When the block ends, what was written there is fsynced and renamed to
-    `path`, and the folder is fsynced; when the block raises, it is deleted and `path` stays as it was.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        fsync(temporary)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    fsync(path.parent)
 
 
 # Writing
@@ -310,15 +292,6 @@ def _next_part(folder: Path, table: Table) -> str:
 def _write_part(folder: Path, table: Table, name: str, rows: Sequence[Row]) -> None:
     with replacing(folder / table.name / name) as temporary:
         pq.write_table(as_arrow(table, rows), temporary, compression="zstd")
-
-
-def fsync(path: Path) -> None:
-    """Have the disk hold what was written to a file, or which names a folder holds, before going on."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # Reading

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from synthetic import make_game, make_group
 
-from collect import store
+from collect import files, store
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
 
 
 def die_at_fsync(number: int) -> None:
-    really_sync, done = store.fsync, 0
+    really_sync, done = files.fsync, 0
 
     def sync(path: Path) -> None:
         nonlocal done
@@ -35,7 +35,7 @@ def die_at_fsync(number: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         really_sync(path)
 
-    store.fsync = sync
+    files.fsync = sync
 
 
 if __name__ == "__main__":

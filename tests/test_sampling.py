@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from collect.engine import Sampling
 from collect.engine_transformers import sample
@@ -21,14 +22,14 @@ def draw(logits: list[float], sampling: Sampling) -> tuple[Counter[int], dict[in
     return Counter(token for token, _ in drawn), dict(drawn)
 
 
-def distribution(logits: list[float], sampling: Sampling) -> np.ndarray:
+def distribution(logits: list[float], sampling: Sampling) -> NDArray[np.float64]:
     """The distribution that the settings stand for, in plain numpy."""
     x = np.array(logits, dtype=np.float64) / sampling.temperature
     p = np.exp(x - x.max())
     p /= p.sum()
     order = np.argsort(-p, kind="stable")
     kept = order[: int((np.cumsum(p[order]) < sampling.top_p).sum()) + 1]
-    q = np.zeros_like(p)
+    q: NDArray[np.float64] = np.zeros_like(p)
     q[kept] = p[kept] / p[kept].sum()
     return q
 

@@ -22,6 +22,7 @@ from synthetic import make_game, make_group
 
 from collect import schema, store
 from collect.errors import InputError, SelectiveRolloutError
+from collect.files import replacing
 from collect.schema import Column, Table
 from collect.store import (
     check_run,
@@ -31,7 +32,6 @@ from collect.store import (
     new_run_folder,
     open_run,
     read_run,
-    replacing,
     scan,
 )
 from collect.trajectory import Decision, Group

@@ -19,13 +19,13 @@ from typing import Any
 from collect.environment import GroupEnvironment
 from collect.errors import EnvironmentFault, InputError
 from collect.expert import Expert
+from collect.files import fsync, replacing
 from collect.games import Game, task_of
 from collect.generator import make_games
 from collect.policy import Policy, load_tokenizer
 from collect.progress import Update
 from collect.prompt import Prompt
 from collect.recipe import Recipe as GameRecipe
-from collect.store import fsync, replacing
 
 Watch = Callable[[str, str], AbstractContextManager[Update]]  # (label, unit) to something that shows progress
 

@@ -170,7 +170,7 @@ def collect(
         visits=visits,
         group_size=group_size,
         horizon=max_steps,
-        sampling=Sampling(temperature, top_p, max_tokens or (24 if style == "act" else 96)),
+        sampling=Sampling(temperature, top_p, max_tokens if max_tokens is not None else 24 if style == "act" else 96),
         prompt=style,
         show_commands=style == "react" if show_commands is None else show_commands,
         seed=seed,

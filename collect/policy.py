@@ -87,7 +87,8 @@ def load_tokenizer(policy: Policy) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(policy.model)
     except (OSError, ValueError) as error:
-        raise InputError(f"--model {policy.name}: no tokenizer could be loaded ({_first_line(error)})") from error
+        where = "there" if Path(policy.model).is_dir() else "no such folder, and from the hub"
+        raise InputError(f"--model {policy.name}: {where} no tokenizer can be loaded ({_first_line(error)})") from error
     if not tokenizer.chat_template:
         raise InputError(f"--model {policy.name}: its tokenizer has no chat template; take an instruction-tuned model")
     return tokenizer
@@ -207,10 +208,12 @@ def _hush() -> None:
     """Keep the libraries' own progress bars and advice to developers off the user's screen."""
     import warnings
 
+    from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     logging.set_verbosity_error()
+    hub_logging.set_verbosity_error()
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
 
 

@@ -194,8 +194,9 @@ class RunWriter:
 
 def _check_free(folder: Path) -> None:
     """Refuse a folder that holds something else, before anything is written to it."""
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder}: is a file; give a folder for the run")
+    nearest = next((path for path in (folder, *folder.parents) if path.exists()), folder)
+    if nearest.exists() and not nearest.is_dir():
+        raise InputError(f"{nearest}: is a file; give a folder for the run")
     if not folder.exists() or is_run(folder):
         return
     # A writer killed in its first instant leaves a lock file and perhaps half a run.json under a temporary name.

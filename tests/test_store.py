@@ -421,10 +421,11 @@ def test_a_folder_with_something_else_in_it_is_refused_and_left_alone(tmp_path: 
     with pytest.raises(InputError, match=r"not empty \(thesis.tex\) and not a run"):
         open_run(tmp_path, {}, {})
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-    with pytest.raises(InputError, match="is a file"):
-        open_run(tmp_path / "thesis.tex", {}, {})
+    for inside in ("", "run", "run/1"):
+        with pytest.raises(InputError, match="thesis.tex: is a file"):
+            open_run(tmp_path / "thesis.tex" / inside, {}, {})
     with pytest.raises(InputError, match="cannot be written to"):
-        open_run(tmp_path / "thesis.tex" / "run", {}, {})
+        open_run(Path("/proc/run"), {}, {})  # not even root can
 
 
 def test_a_folder_that_a_writer_left_in_its_first_instant_is_taken(tmp_path: Path, rng: random.Random) -> None:

@@ -49,11 +49,12 @@ def _below(name: str, command: Any) -> Iterator[tuple[str, Any]]:
 def _section(name: str, command: Any) -> str:
     arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
     options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
-    words = [argument.metavar if argument.required else f"[{argument.metavar}]" for argument in arguments]
+    names = [argument.metavar or argument.name.upper() for argument in arguments]
+    words = [n if a.required else f"[{n}]" for n, a in zip(names, arguments, strict=True)]
     lines = [f"## {name}", "", f"`{' '.join([name, *words, '[OPTIONS]'])}`", "", inspect.cleandoc(command.help), ""]
     if arguments:
         lines += ["| argument | |", "| --- | --- |"]
-        lines += [f"| `{argument.metavar}` | {_cell(argument.help)} |" for argument in arguments]
+        lines += [f"| `{n}` | {_cell(a.help)} |" for n, a in zip(names, arguments, strict=True)]
         lines.append("")
     lines += ["| option | default | |", "| --- | --- | --- |", *map(_row, options), ""]
     return "\n".join(lines)

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -77,6 +78,14 @@ def test_a_package_imports_only_from_itself_and_those_to_its_left(package: str) 
             for name in imported:
                 root = name.split(".")[0]
                 assert root in allowed or root not in (*PACKAGES, "sr"), f"{path}:{node.lineno} imports {name}"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_map_of_the_house_names_every_file(package: str) -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    room = page.split(f"\n### {package}: ")[1].split("\n### ")[0]
+    named = re.findall(r"^\| `(\w+\.py)` \| .{3,} \|$", room, re.MULTILINE)
+    assert sorted(named) == [path.name for path in modules(package) if path.name != "__init__.py"]
 
 
 def test_the_core_dependencies_hold_nothing_that_only_rollouts_need() -> None:

@@ -422,7 +422,7 @@ def test_a_folder_with_something_else_in_it_is_refused_and_left_alone(tmp_path: 
         open_run(tmp_path, {}, {})
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     for inside in ("", "run", "run/1"):
-        with pytest.raises(InputError, match="thesis.tex: is a file"):
+        with pytest.raises(InputError, match=r"thesis\.tex: is a file"):
             open_run(tmp_path / "thesis.tex" / inside, {}, {})
     with pytest.raises(InputError, match="cannot be written to"):
         open_run(Path("/proc/run"), {}, {})  # not even root can

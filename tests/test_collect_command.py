@@ -3,6 +3,7 @@
 import os
 import pty
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,6 +111,7 @@ def test_killed_amid_more_groups_it_completes_exactly_those_that_are_missing(run
     killed = start(run, games_root, *more)
     assert killed.stderr is not None
     assert killed.stderr.readline() == "collecting with the transformers engine\n"
+    killed.send_signal(signal.SIGSTOP)  # it must not end before the second has been refused
     second = collect(run, games_root, *more)
     killed.kill()
     killed.communicate()

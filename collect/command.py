@@ -36,6 +36,9 @@ def make(
     targets: Annotated[int, typer.Option(min=1, help="Most instances of the wanted object; fewer are harder.")] = 1,
     instances: Annotated[int, typer.Option(min=1, help="Most instances of any other type of object.")] = 2,
     absent: Annotated[float, typer.Option(help="Probability that a room lacks a type of object it could hold.")] = 0.25,
+    hidden: Annotated[
+        float, typer.Option(help="Probability that the wanted object starts behind a door.")
+    ] = 0.5,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
@@ -51,7 +54,7 @@ def make(
     recipe = Recipe(
         seed=seed,
         shares=full_shares(dict(_share(text) for text in share or [])),
-        difficulties=tuple(Difficulty(cap, targets, instances, absent) for cap in caps),
+        difficulties=tuple(Difficulty(cap, targets, instances, absent, hidden) for cap in caps),
     )
     with counted(f"making games in {out}", "games", quiet=quiet) as progress:
         make_games(out, counts, recipe, progress=progress)

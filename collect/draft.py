@@ -178,6 +178,7 @@ def _place_objects(
     """Object id -> receptacle id. The wanted object never starts in a receptacle of the goal's type."""
     by_type = _by_type(receptacles)
     objects: dict[str, str] = {}
+    closed: list[str] = []
 
     def put(type_: str, hosts: list[str]) -> None:
         # Half of the time any receptacle alike, else any type alike: twenty drawers don't swallow everything.
@@ -192,10 +193,12 @@ def _place_objects(
             needed = 2 if task.task_type == "pick_two_obj_and_place" else 1
             count = needed - 1 + rng.randint(1, difficulty.targets)
             hosts = [host for host in hosts if host != task.parent_target]
+            closed = [host for host in hosts if host in constants.OPENABLE_CLASS_SET]
         else:
             count = 0 if rng.random() < difficulty.absent else rng.randint(1, difficulty.instances)
         for _ in range(count):
-            put(type_, hosts)
+            hide = type_ == task.object_target and closed and difficulty.hidden and rng.random() < difficulty.hidden
+            put(type_, closed if hide else hosts)
     stands = [stand for stand in _LAMP_STANDS if stand in by_type]
     for lamp in _LAMPS:
         if lamp in plan.types and stands:
@@ -290,7 +293,7 @@ def _annotation(task: Task, plan: FloorPlan, difficulty: Difficulty, trial: str,
         "scene": {"floor_plan": f"FloorPlan{plan.number}", "scene_num": plan.number},
         "template": {"task_desc": sentence, "high_descs": []},
         "turk_annotations": {"anns": [{"task_desc": sentence, "high_descs": []}]},
-        "difficulty": asdict(difficulty),
+        "difficulty": difficulty.description(),
     }
 
 

@@ -23,21 +23,30 @@ class Difficulty:
     `targets`: the most instances of the wanted object (of which a pick_two game needs one more); fewer are harder.
     `instances`: the most instances of any other object type; more make longer texts.
     `absent`: the probability in [0, 1) that an object type of the room is missing.
+    `hidden`: the probability in [0, 1] that an instance of the wanted object starts in a receptacle that has to be
+    opened, where the room has one for it; else it starts in any.
     """
 
     receptacles_per_type: int | None = None
     targets: int = 1
     instances: int = 2
     absent: float = 0.25
+    hidden: float = 0.0
 
     def __post_init__(self) -> None:
         counts = (self.receptacles_per_type or 1, self.targets, self.instances)
         if min(counts) < 1 or self.receptacles_per_type == 0 or not 0 <= self.absent < 1:
             raise InputError(f"{self}: counts must be at least 1, and the probability of absence in [0, 1)")
+        if not 0 <= self.hidden <= 1:
+            raise InputError(f"{self}: the probability of being hidden must be in [0, 1]")
+
+    def description(self) -> dict[str, object]:
+        """As it stands in recipe.json; `hidden` came later and is left out at 0, so older recipes keep their games."""
+        return {name: value for name, value in asdict(self).items() if name != "hidden" or value}
 
 
 # Small, middling and whole rooms by turns: a small model then neither always wins nor always loses.
-MIXED = (Difficulty(4), Difficulty(8), Difficulty(None))
+MIXED = (Difficulty(4, hidden=0.5), Difficulty(8, hidden=0.5), Difficulty(None, hidden=0.5))
 BALANCED = (1 / 6,) * 6
 
 
@@ -83,7 +92,7 @@ class Recipe:
             "alfworld": alfworld,
             "seed": self.seed,
             "shares": dict(zip(TASK_TYPES, self.shares, strict=True)),
-            "difficulties": [asdict(difficulty) for difficulty in self.difficulties],
+            "difficulties": [difficulty.description() for difficulty in self.difficulties],
         }
 
     def identity(self) -> str:

@@ -25,8 +25,10 @@ from collect.generator import make_games
 from collect.policy import Policy, load_tokenizer
 from collect.progress import Update
 from collect.prompt import Prompt
+from collect.recipe import Difficulty
 from collect.recipe import Recipe as GameRecipe
 
+LESSON_DIFFICULTIES = (Difficulty(4), Difficulty(8), Difficulty(None))  # small, middling and whole rooms by turns
 Watch = Callable[[str, str], AbstractContextManager[Update]]  # (label, unit) to something that shows progress
 
 
@@ -64,8 +66,9 @@ def warm_start(policy: Policy, recipe: Recipe, out: Path, progress: Watch) -> Pa
     if adapter.exists():
         return adapter
     if not lessons_file.exists():
+        game_recipe = GameRecipe(seed=recipe.seed, difficulties=LESSON_DIFFICULTIES)
         with progress(f"making {recipe.games} games in {out / 'games'}", "games") as update:
-            games = make_games(out / "games", {"train": recipe.games}, GameRecipe(seed=recipe.seed), progress=update)
+            games = make_games(out / "games", {"train": recipe.games}, game_recipe, progress=update)
         with progress("having the expert play them", "games") as update:
             write_lessons(solve(games, recipe.horizon, os.cpu_count() or 1, update), lessons_file)
     lessons = read_lessons(lessons_file)

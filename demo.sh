@@ -12,27 +12,32 @@ NO_GATE=3 # exit code of sr calibrate
 
 times=()
 
-stage() { # NAME COMMAND...: run a stage and note its wall time
+stage() { # NAME COMMAND...: note the wall time of a stage
     local name=$1 begun=$SECONDS
     shift
-    printf '\n=== %s: %s\n' "$name" "$*"
+    printf '\n=== %s\n' "$name"
     "$@"
     times+=("$(printf '%-10s %4d s' "$name" $((SECONDS - begun)))")
 }
 
+run() { # COMMAND...: say it, and run it
+    echo "\$ $*"
+    "$@"
+}
+
 calibrate() { # a run in which no gate is precise enough is an answer, not a failure
     local code=0
-    "$SR" calibrate "$RUN" --target-precision 0.9 || code=$?
+    run "$SR" calibrate "$RUN" --target-precision 0.9 || code=$?
     case $code in
         0) ;;
-        "$NO_GATE") echo "No gate: an ordinary answer, and the demo has succeeded." ;;
+        "$NO_GATE") echo "(exit code $code: an ordinary answer on so few groups; the demo goes on)" ;;
         *) return "$code" ;;
     esac
 }
 
 ask() { # QUESTION SQL
-    printf '\n%s\n%s\n' "$1" "$2"
-    "$SR" query "$RUN" "$2"
+    printf '\n%s\n' "$1"
+    run "$SR" query "$RUN" "$2"
 }
 
 query() {
@@ -42,7 +47,7 @@ SELECT task_type, count(DISTINCT group_id) AS groups, count(*) AS trajectories, 
 FROM trajectories JOIN groups USING (group_id) GROUP BY task_type ORDER BY task_type"
     ask "How was the policy's reply matched to a command of the game?" "
 SELECT match, count(*) AS steps FROM steps GROUP BY match ORDER BY steps DESC"
-    ask "Have groups that teach nothing drifted less apart after 10 steps?" "
+    ask "Do groups that teach nothing agree more with themselves after 10 steps?" "
 SELECT CASE WHEN list_min(rewards) = 1 THEN 'all succeed' WHEN list_max(rewards) = 0 THEN 'all fail' ELSE 'mixed' END
            AS outcome,
        count(*) AS groups, round(avg(prefix_distance), 3) AS mean_distance,
@@ -57,9 +62,9 @@ say_how_to_go_on() {
 }
 trap say_how_to_go_on EXIT
 
-stage install make --no-print-directory install
-stage games "$SR" games make "$GAMES" --train 0 --valid-seen "$GROUPS_WANTED" --valid-unseen 0
-stage collect "$SR" collect "$RUN" --games "$GAMES/valid_seen" --groups "$GROUPS_WANTED" --group-size 8
+stage install run make --no-print-directory install
+stage games run "$SR" games make "$GAMES" --train 0 --valid-seen "$GROUPS_WANTED" --valid-unseen 0
+stage collect run "$SR" collect "$RUN" --games "$GAMES/valid_seen" --groups "$GROUPS_WANTED" --group-size 8
 stage calibrate calibrate
 stage query query
 

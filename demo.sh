@@ -36,8 +36,8 @@ calibrate() { # a run in which no gate is precise enough is an answer, not a fai
 }
 
 ask() { # QUESTION SQL
-    printf '\n%s\n' "$1"
-    run "$SR" query "$RUN" "$2"
+    printf '\n%s\n$ %s query %s "%s"\n' "$1" "$SR" "$RUN" "$2"
+    "$SR" query "$RUN" "$2"
 }
 
 query() {

@@ -36,9 +36,7 @@ def make(
     targets: Annotated[int, typer.Option(min=1, help="Most instances of the wanted object; fewer are harder.")] = 1,
     instances: Annotated[int, typer.Option(min=1, help="Most instances of any other type of object.")] = 2,
     absent: Annotated[float, typer.Option(help="Probability that a room lacks a type of object it could hold.")] = 0.25,
-    hidden: Annotated[
-        float, typer.Option(help="Probability that the wanted object starts behind a door.")
-    ] = 0.5,
+    hidden: Annotated[float, typer.Option(help="Probability that the wanted object starts behind a door.")] = 0.5,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:

@@ -9,6 +9,7 @@ With `deterministic`, a round holds one request only, in fp32, and a prompt's un
 conversation computes is then the same, bit for bit, whatever else is running.
 """
 
+import os
 import threading
 from collections import deque
 from concurrent.futures import Future
@@ -109,6 +110,9 @@ class TransformersEngine:
 
     def __init__(self, policy: Policy, deterministic: bool = False) -> None:
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
+        if self._device == "cpu":
+            # The games need a core too; a thread of the model that waits for one makes all the others spin.
+            torch.set_num_threads(max(1, min(torch.get_num_threads(), len(os.sched_getaffinity(0)) - 1)))
         self._dtype = torch.float32 if deterministic else torch.bfloat16
         self._deterministic = deterministic
         self._model = self._load(policy)

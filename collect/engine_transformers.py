@@ -29,33 +29,58 @@ ROUND_TOKENS = 2048  # most new tokens of a round: bounds its memory and how lon
 TOP_P_CANDIDATES = 512  # tokens looked at before a full sort is needed for top-p
 
 
-class _Memory:
-    """The keys and values of one conversation: per layer two tensors (key-value heads, capacity, head size)."""
+class _Blocks:
+    """Memory for keys and values, used again and again: fresh blocks for every conversation pile up as fragments.
 
-    def __init__(self) -> None:
+    A block is (layers, 2, key-value heads, capacity, head size).
+    """
+
+    def __init__(self, layers: int) -> None:
+        self._layers = layers
+        self._free: dict[int, list[torch.Tensor]] = {}
+
+    def take(self, like: torch.Tensor, tokens: int) -> torch.Tensor:
+        """A block for at least `tokens` tokens of keys or values such as `like` (heads, n, size)."""
+        capacity = max(512, 1 << (tokens - 1).bit_length())
+        if self._free.get(capacity):
+            return self._free[capacity].pop()
+        shape = (self._layers, 2, like.shape[0], capacity, like.shape[2])
+        return torch.empty(shape, dtype=like.dtype, device=like.device)
+
+    def give(self, block: torch.Tensor) -> None:
+        """Take a block back."""
+        self._free.setdefault(block.shape[3], []).append(block)
+
+
+class _Memory:
+    """The keys and values of one conversation; `tokens` are the token ids that they are of."""
+
+    def __init__(self, blocks: _Blocks) -> None:
         self.tokens: list[int] = []
-        self._layers: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._blocks = blocks
+        self._block: torch.Tensor | None = None
 
     def append(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store new keys and values (heads, n, size) after `self.tokens`; returns all so far, new ones included."""
+        """Store a layer's new keys and values (heads, n, size) after `tokens`; returns all so far, these included."""
         start, end = len(self.tokens), len(self.tokens) + key.shape[1]
-        if layer == len(self._layers):
-            self._layers.append((_grown(key, 0, end), _grown(value, 0, end)))
-        keys, values = self._layers[layer]
-        if end > keys.shape[1]:
-            keys, values = self._layers[layer] = (_grown(keys, start, end), _grown(values, start, end))
+        if self._block is None or end > self._block.shape[3]:
+            larger = self._blocks.take(key, end)
+            if self._block is not None:
+                larger[..., :start, :] = self._block[..., :start, :]
+                self._blocks.give(self._block)
+            self._block = larger
+        keys, values = self._block[layer]
         keys[:, start:end], values[:, start:end] = key, value
         return keys[:, :end], values[:, :end]
 
+    def free(self) -> None:
+        """Give the block back; the memory is of no use afterwards."""
+        if self._block is not None:
+            self._blocks.give(self._block)
+            self._block = None
 
-def _grown(old: torch.Tensor, used: int, needed: int) -> torch.Tensor:
-    capacity = max(256, 1 << (needed - 1).bit_length())
-    new = torch.empty(old.shape[0], capacity, old.shape[2], dtype=old.dtype, device=old.device)
-    new[:, :used] = old[:, :used]
-    return new
 
-
-@dataclass
+@dataclass(eq=False)
 class _Running:
     """A request being answered: `pending` are the token ids that the model has not seen yet."""
 
@@ -119,6 +144,7 @@ class TransformersEngine:
         config = self._model.config
         self.context: int = config.max_position_embeddings
         self._heads_per_key = config.num_attention_heads // config.num_key_value_heads
+        self._blocks = _Blocks(config.num_hidden_layers)
         self._memories: dict[str, _Memory] = {}
         self._running: list[_Running] = []
         self._inbox: deque[_Running] = deque()
@@ -139,7 +165,7 @@ class TransformersEngine:
                 f"in a context of {self.context}"
             )
         random = np.random.Generator(np.random.Philox(request.seed))
-        running = _Running(request, Future(), _Memory(), [], random)
+        running = _Running(request, Future(), _Memory(self._blocks), [], random)
         with self._wake:
             if self._closing:
                 raise EngineFault("the engine is closed")
@@ -204,7 +230,7 @@ class TransformersEngine:
             if self._closing:
                 return False
             while self._released:
-                self._memories.pop(self._released.popleft(), None)
+                self._forget(self._released.popleft())
             # A new adapter waits for running requests, and later requests wait for the adapter.
             while self._inbox and not self._adapters:
                 self._admit(self._inbox.popleft())
@@ -220,15 +246,22 @@ class TransformersEngine:
         prompt = list(running.request.prompt)
         memory = self._memories.get(running.request.trajectory)
         if memory is None or memory.tokens != prompt[: len(memory.tokens)] or len(memory.tokens) == len(prompt):
-            memory = self._memories[running.request.trajectory] = _Memory()
+            self._forget(running.request.trajectory)
+            memory = self._memories[running.request.trajectory] = _Memory(self._blocks)
         running.memory, running.pending = memory, prompt[len(memory.tokens) :]
         self._running.append(running)
+
+    def _forget(self, trajectory: str) -> None:
+        memory = self._memories.pop(trajectory, None)
+        if memory is not None and all(running.memory is not memory for running in self._running):
+            memory.free()
 
     def _swap(self, policy: Policy, done: "Future[None]") -> None:
         try:
             # Reloading from disk is exact; merging and unmerging in place would drift in bf16.
             self._model = self._load(policy)
-            self._memories.clear()
+            for trajectory in list(self._memories):
+                self._forget(trajectory)
         except Exception as error:
             done.set_exception(error)
         else:
@@ -291,7 +324,7 @@ class TransformersEngine:
         if running in self._running:
             self._running.remove(running)
         if isinstance(answer, EngineFault):
-            self._memories.pop(running.request.trajectory, None)
+            self._forget(running.request.trajectory)
         if running.future.cancelled():
             return
         if isinstance(answer, EngineFault):

@@ -23,14 +23,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
 
-from collect.errors import EnvironmentFault, MissingDependency
+from collect.errors import EnvironmentFault
+from collect.policy import check_installed
 from collect.worker import death, encode, serve
 
 if TYPE_CHECKING:
@@ -108,8 +108,7 @@ class GroupEnvironment:
             self._thread.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:
-        if find_spec("alfworld") is None:
-            raise MissingDependency("ALFWorld", "pip install 'selective-rollout[collect]'")
+        check_installed("alfworld")
         try:
             await self._open()
         except BaseException:

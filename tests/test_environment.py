@@ -341,7 +341,7 @@ def test_without_alfworld_the_install_command_is_given(monkeypatch: pytest.Monke
     async def scenario(environment: GroupEnvironment) -> None:
         raise AssertionError("opened")
 
-    with pytest.raises(MissingDependency, match=r"pip install 'selective-rollout\[collect\]'"):
+    with pytest.raises(MissingDependency, match=r'pip install "selective-rollout\[collect\]"'):
         play(scenario)
 
 

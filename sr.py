@@ -12,6 +12,7 @@ from collect.command import collect, games_app
 from collect.errors import SelectiveRolloutError
 from collect.options import Commands, debugging
 from reports.command import query
+from train.command import warmstart
 
 # Plain help: it is read at 80 columns and in pipes, where boxes squeeze the text into a corner.
 app = typer.Typer(
@@ -27,6 +28,7 @@ app.add_typer(games_app, name="games")
 app.command("collect", short_help="Roll out groups on games and log everything to Parquet.")(collect)
 app.command("calibrate", short_help="Fit a gate on rollouts, or say why none will do.")(calibrate)
 app.command("query", short_help="Ask a run in SQL.")(query)
+app.command("warmstart", short_help="Train the default small policy's adapter from an expert's lessons.")(warmstart)
 
 # Typer brings its own copy of click or takes the installed one, by its version: the class is found through what it
 # exports.

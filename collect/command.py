@@ -159,7 +159,7 @@ def collect(
     from collect.policy import find_policy, load_tokenizer
     from collect.progress import counted
     from collect.prompt import check_style
-    from collect.store import check_run, new_run_folder
+    from collect.store import check_run, committed_ids, new_run_folder
 
     policy = find_policy(model, adapter)
     style = check_style(prompt or ("act" if policy.small else "react"))
@@ -188,6 +188,11 @@ def collect(
         if len(tasks) < groups:
             typer.echo(f"groups: {len(tasks)}, not {groups}: every game is visited --visits {visits} times")
         typer.echo(f"run: {out}")
+    if committed_ids(out).issuperset(task.group_id for task in tasks):
+        if not quiet:
+            typer.echo(f"all {len(tasks)} groups are there already; more: --groups, --visits or another OUT")
+            _print_summary(out)
+        return
     loaded = open_engine(collection.engine, policy, deterministic)
     try:
         with counted(f"collecting with the {collection.engine} engine", "groups", quiet=quiet) as update:

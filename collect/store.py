@@ -114,7 +114,7 @@ class RunWriter:
 
     def __init__(self, folder: Path, lock: IO[str], flush_groups: int, flush_seconds: float) -> None:
         self.folder = folder
-        self.committed = _committed_ids(folder)
+        self.committed = committed_ids(folder)
         self._lock: IO[str] | None = lock
         self._flush_groups = flush_groups
         self._flush_seconds = flush_seconds
@@ -334,6 +334,15 @@ def committed_parts(folder: Path, table: str) -> list[Path]:
     return parts
 
 
+def committed_ids(folder: Path) -> set[str]:
+    """The ids of the committed groups in the folder of a run; none where there is no run yet."""
+    ids: set[str] = set()
+    for part in _parts(folder, GROUPS):
+        check_part(part)
+        ids.update(pq.read_table(part, columns=["group_id"])["group_id"].to_pylist())
+    return ids
+
+
 def scan(folders: Path | Sequence[Path], table: str) -> "pl.LazyFrame":
     """The committed rows of a table as a lazy frame, with the columns of `collect.schema`.
 
@@ -421,14 +430,6 @@ def check_part(path: Path) -> None:
         raise InputError(f"{path}: Parquet that selective-rollout did not write; remove it from the run")
     if int(version) > schema.SCHEMA_VERSION:
         raise InputError(f"{path}: made by a newer version of selective-rollout; upgrade to read it")
-
-
-def _committed_ids(folder: Path) -> set[str]:
-    ids: set[str] = set()
-    for part in _parts(folder, GROUPS):
-        check_part(part)
-        ids.update(pq.read_table(part, columns=["group_id"])["group_id"].to_pylist())
-    return ids
 
 
 def _table(name: str) -> Table:

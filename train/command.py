@@ -9,7 +9,10 @@ from collect.options import Debug, Quiet
 
 
 def warmstart(
-    out: Annotated[Path, typer.Argument(help="Folder for games, lessons and adapter; one begun the same way goes on.")],
+    out: Annotated[
+        Path,
+        typer.Argument(metavar="OUT", help="Folder for games, lessons and adapter; one begun the same way goes on."),
+    ],
     games: Annotated[int, typer.Option(min=1, help="Games of the train split to make and learn from.")] = 360,
     model: Annotated[
         str | None, typer.Option(help="Folder or hub name of the base model; by default the small one.")

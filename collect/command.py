@@ -223,9 +223,10 @@ def _print_summary(run: Path) -> None:
 
     from collect.summary import summarise
 
-    table = Table("task type", title="success and outcomes of groups, with 95 % intervals", title_justify="left")
+    table = Table(title="success and outcomes of groups, with 95 % intervals", title_justify="left")
+    table.add_column("task type", no_wrap=True)
     for name in ("groups", "success", "all-fail", "mixed", "all-succeed", "zero-variance"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", overflow="fold")
     for row in summarise(run):
         counts = map(str, (row.all_fail, row.mixed, row.all_succeed))
         table.add_row(row.task_type, str(row.groups), _percent(row.success()), *counts, _percent(row.zero_variance()))

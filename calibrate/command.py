@@ -9,13 +9,12 @@ import typer
 
 from calibrate.convention import Convention
 from collect.errors import InputError
-from collect.options import Debug
+from collect.options import RUNS, Debug
 
 if TYPE_CHECKING:
     from calibrate.sample import Sample
 
 NO_GATE = 3  # exit code
-RUNS = Path("runs")
 _TARGET_PRECISION = 0.9
 
 

@@ -9,6 +9,7 @@ With `deterministic`, a round holds one request only, in fp32, and a prompt's un
 conversation computes is then the same, bit for bit, whatever else is running.
 """
 
+import asyncio
 import os
 import threading
 from collections import deque
@@ -157,8 +158,6 @@ class TransformersEngine:
 
     async def generate(self, request: Request) -> Completion:
         """Sample one reply; see `Engine.generate`."""
-        import asyncio
-
         if len(request.prompt) + request.sampling.max_tokens > self.context:
             raise EngineFault(
                 f"a prompt of {len(request.prompt)} tokens leaves no room for {request.sampling.max_tokens} more "
@@ -193,8 +192,6 @@ class TransformersEngine:
 
     async def set_adapter(self, policy: Policy) -> None:
         """Go over to another adapter; see `Engine.set_adapter`."""
-        import asyncio
-
         done: Future[None] = Future()
         with self._wake:
             self._adapters.append((policy, done))

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collect.errors import InputError
-from collect.options import Debug
+from collect.options import RUNS, Debug
 
 if TYPE_CHECKING:
     from reports.sql import Database
-
-_RUNS = Path("runs")
 
 
 def query(
@@ -55,7 +53,7 @@ def _folder(path: Path) -> Path:
         return path
     from collect.store import latest_run
 
-    return latest_run(_RUNS)
+    return latest_run(RUNS)
 
 
 def _list_views(database: "Database") -> None:

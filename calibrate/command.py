@@ -170,3 +170,15 @@ def _check_writable(path: Path) -> None:
         raise InputError(f"--out {path}: no such folder as {path.parent}; make it first")
     if not os.access(path.parent, os.W_OK):
         raise InputError(f"{path}: cannot be written there; give another place with --out")
+    if path.exists() and not _is_gate(path):
+        raise InputError(f"{path}: exists and is not a gate; give another place with --out")
+
+
+def _is_gate(path: Path) -> bool:
+    from calibrate.gate import load
+
+    try:
+        load(path)
+    except InputError:
+        return False
+    return True

@@ -29,10 +29,14 @@ def outcomes(rewards: Floats, tolerance: float = REWARD_TOLERANCE) -> NDArray[np
     """Name each group's outcome. (N, G) -> (N,) of `OUTCOMES`.
 
     `mixed` groups vary. Those that do not are `all_fail` at reward 0, `all_succeed` at reward 1 (both within the
-    tolerance) and `uniform` at any other reward, which only real-valued rewards reach.
+    tolerance, and nearer than to the other) and `uniform` at any other reward, which only real-valued rewards reach.
     """
-    mean = rewards.mean(axis=-1)
-    kinds = [~zero_variance(rewards, tolerance), np.abs(mean) <= tolerance, np.abs(mean - 1) <= tolerance]
+    from_fail, from_success = np.abs(rewards.mean(axis=-1)), np.abs(rewards.mean(axis=-1) - 1)
+    kinds = [
+        ~zero_variance(rewards, tolerance),
+        (from_fail <= tolerance) & (from_fail < from_success),
+        (from_success <= tolerance) & (from_success < from_fail),
+    ]
     return np.select(kinds, ["mixed", "all_fail", "all_succeed"], "uniform")
 
 

@@ -40,7 +40,7 @@ CREATE MACRO prefix_distance(k) AS TABLE
 SELECT {key}, avg(levenshtein(rpad(left(a.action_symbols, k), k, '$'), rpad(left(b.action_symbols, k), k, '$')) / k)
     AS prefix_distance
 FROM trajectories a JOIN trajectories b USING ({key})
-WHERE a.trajectory < b.trajectory
+WHERE a.trajectory < b.trajectory AND k >= 1
 GROUP BY {key}
 """
 

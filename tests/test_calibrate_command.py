@@ -379,6 +379,18 @@ def test_a_run_with_a_foreign_part_is_refused_and_nothing_is_written(calibrate: 
     assert not (tmp_path / "run" / "signals.parquet").exists()
 
 
+@pytest.mark.parametrize("name", ["run.json", "groups/part-000001.parquet", "signals.parquet"])
+def test_a_gate_never_takes_the_place_of_another_file(calibrate: Run, tmp_path: Path, name: str) -> None:
+    write_run(tmp_path / "run", KINDS)
+    calibrate(tmp_path / "run")
+    before = (tmp_path / "run" / name).read_bytes()
+    code, out, err = calibrate(tmp_path / "run", "--out", tmp_path / "run" / name)
+    assert (code, out) == (2, "")
+    assert err == f"error: {tmp_path / 'run' / name}: exists and is not a gate; give another place with --out\n"
+    assert (tmp_path / "run" / name).read_bytes() == before
+    assert calibrate(tmp_path / "run")[0] == 0  # an earlier gate may be replaced
+
+
 def test_gate_json_is_plain_json_that_says_it_is_not_certified(calibrate: Run, tmp_path: Path) -> None:
     write_run(tmp_path / "run", KINDS)
     calibrate(tmp_path / "run", "--out", "my.json")

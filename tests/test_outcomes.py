@@ -31,6 +31,14 @@ def test_rewards_that_differ_only_by_rounding_are_no_lesson() -> None:
     assert outcomes(np.array([[0.1 + 0.2, 0.3], [1.0, 1.0 - 1e-12]])).tolist() == ["uniform", "all_succeed"]
 
 
+def test_a_wide_tolerance_does_not_make_success_a_failure() -> None:
+    assert outcomes(np.array([[1.0, 1.0], [0.0, 0.0], [0.5, 0.5]]), 5.0).tolist() == [
+        "all_succeed",
+        "all_fail",
+        "uniform",
+    ]
+
+
 def test_advantages_are_centred_and_scaled_by_the_population_deviation() -> None:
     # One success in four: mean 1/4, population std sqrt(3)/4.
     found = advantages(np.array([[1.0, 0.0, 0.0, 0.0]]))[0]

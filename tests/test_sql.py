@@ -122,6 +122,11 @@ def test_the_macro_is_the_mean_prefix_distance(actions: list[list[str]], k: int)
     assert answer == (group.id, pytest.approx(expected, abs=1e-12))
 
 
+@pytest.mark.parametrize("k", ["0", "-3", "NULL"])
+def test_the_macro_has_no_answer_where_there_is_no_prefix(run: Path, k: str) -> None:
+    assert open_runs([run]).run(f"FROM prefix_distance({k})").fetchall() == []
+
+
 def test_the_macro_never_pairs_trajectories_of_different_runs(tmp_path: Path) -> None:
     alike = make_group(random.Random(0), 2, actions=[["look"] * 3, ["look"] * 3], won=[False, False])
     unlike = make_group(random.Random(0), 2, actions=[["look"] * 3, ["eat"] * 3], won=[False, False])

@@ -131,6 +131,13 @@ def _packed_attention(
 AttentionInterface.register("packed", _packed_attention)
 
 
+def _answer() -> "Future[Any]":
+    """A future that its asker can stop waiting for but not cancel: the engine's thread may always answer it."""
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+    return future
+
+
 class TransformersEngine:
     """See the module's docstring; see `collect.engine.Engine` for what the methods promise."""
 
@@ -164,7 +171,7 @@ class TransformersEngine:
                 f"in a context of {self.context}"
             )
         random = np.random.Generator(np.random.Philox(request.seed))
-        running = _Running(request, Future(), _Memory(self._blocks), [], random)
+        running = _Running(request, _answer(), _Memory(self._blocks), [], random)
         with self._wake:
             if self._closing:
                 raise EngineFault("the engine is closed")
@@ -192,8 +199,10 @@ class TransformersEngine:
 
     async def set_adapter(self, policy: Policy) -> None:
         """Go over to another adapter; see `Engine.set_adapter`."""
-        done: Future[None] = Future()
+        done: Future[None] = _answer()
         with self._wake:
+            if self._closing:
+                raise EngineFault("the engine is closed")
             self._adapters.append((policy, done))
             self._wake.notify()
         await asyncio.wrap_future(done)
@@ -218,6 +227,8 @@ class TransformersEngine:
                     self._finish(running, EngineFault(f"{type(error).__name__}: {error}"))
         for running in [*self._running, *self._inbox]:
             self._finish(running, EngineFault("the engine was closed"))
+        for _, done in self._adapters:
+            done.set_exception(EngineFault("the engine was closed"))
 
     def _take_orders(self) -> bool:
         """Wait for work and take in what was asked since the last round; False when closing."""
@@ -322,8 +333,6 @@ class TransformersEngine:
             self._running.remove(running)
         if isinstance(answer, EngineFault):
             self._forget(running.request.trajectory)
-        if running.future.cancelled():
-            return
         if isinstance(answer, EngineFault):
             running.future.set_exception(answer)
         else:

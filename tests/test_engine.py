@@ -163,6 +163,19 @@ def test_an_abort_does_not_reach_a_later_request_of_the_same_trajectory(
     assert asyncio.run(abort_and_ask_again()) == expected
 
 
+def test_requests_given_up_at_any_moment_leave_the_engine_answering(engine: Engine, opening: tuple[int, ...]) -> None:
+    async def give_up() -> None:
+        for number in range(20):
+            running = asyncio.create_task(engine.generate(request(opening, name=f"given up {number}", max_tokens=4)))
+            await asyncio.sleep(0.02 * number)
+            running.cancel()
+            await asyncio.wait([running])
+
+    (before,) = ask(engine, request(opening, name="before"))
+    asyncio.run(give_up())
+    assert ask(engine, request(opening, name="after")) == [before]
+
+
 def test_a_prompt_too_long_for_the_context_is_a_fault(engine: Engine) -> None:
     with pytest.raises(EngineFault, match="no room"):
         ask(engine, request((5,) * (engine.context - 11)))

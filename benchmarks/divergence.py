@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rapidfuzz.distance import Levenshtein
 
-from calibrate.signals import END, prefix_edit_distance, prefix_edit_distance_at
+from calibrate.edit_distance import prefix_edit_distance, prefix_edit_distance_at
+from calibrate.prefixes import END
 
 
 def make_groups(groups: int, size: int, horizon: int, rng: np.random.Generator) -> NDArray[np.int32]:

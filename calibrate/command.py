@@ -73,28 +73,52 @@ def calibrate(
     columns = range(len(sample.steps)) if at_step is None else [sample.column(at_step)]
 
     from calibrate import printing
-    from calibrate.fit import as_gate, fit, tally
-    from calibrate.gate import save
+    from calibrate.fit import Search, apply, find, fit
+    from calibrate.gate import make_gate, save
     from calibrate.rollouts import write_signals
+    from calibrate.rules import Threshold
+    from calibrate.signals import PREFIX_EDIT_DISTANCE
     from collect.store import read_run
 
+    signal = PREFIX_EDIT_DISTANCE.name
     if run is not None:
         write_signals(run / "signals.parquet", sample)
     console = printing.console()
-    for line in [title, *printing.head(sample, convention)]:
+    for line in [title, *printing.head(sample, convention, signal)]:
         console.print(line)
     if levels:
-        tallies = [tally(sample, column, level, convention) for column in columns for level in levels]
+        rules = [
+            Threshold(signal=signal, step=int(sample.steps[column]), threshold=level)
+            for column in columns
+            for level in levels
+        ]
+        tallies = [(rule, apply(sample, rule, convention)) for rule in rules]
         console.print(printing.per_threshold(tallies, convention, sample))
     if not fitting:
         return
-    found = fit(sample, _TARGET_PRECISION if target_precision is None else target_precision, convention, columns)
-    console.print(printing.per_step(found, sample))
-    for line in [*printing.legend(found), "", *printing.verdict(found, sample)]:
+    target = _TARGET_PRECISION if target_precision is None else target_precision
+    search = Search(target, convention, tuple(columns), (signal,))
+    table, found = fit(sample, search, signal), find(sample, search)
+    console.print(printing.per_step(table, found.rule if found else None, sample))
+    for line in [*printing.legend(table), ""]:
         console.print(line)
-    if found.chosen is None:
+    if found is None:
+        console.print(f"no gate: {table.shortfall}")
         raise typer.Exit(NO_GATE)
-    save(as_gate(found.chosen, found, sample, read_run(run) if run else None), destination)
+    counts = apply(sample, found.rule, convention)
+    for line in printing.verdict(found.rule, counts, convention, sample):
+        console.print(line)
+    gate = make_gate(
+        found.rule,
+        sample,
+        read_run(run) if run else None,
+        convention=convention,
+        target_precision=target,
+        evidence=counts,
+        out_of_sample=None,
+        certificate=None,
+    )
+    save(gate, destination)
     console.print(f"wrote {destination}")
 
 

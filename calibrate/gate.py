@@ -1,4 +1,4 @@
-"""The gate: one signal, one step, one threshold, and the evidence for them; it decides on live groups.
+"""The gate: a rule, the evidence for it, and how it decides on live groups.
 
 gate.json is a gate written out. It can be read without any of this project; `load` reads it back and checks it.
 
@@ -13,42 +13,53 @@ import platform
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from calibrate.convention import Convention
-from calibrate.signals import PREFIX_EDIT_DISTANCE
+from calibrate.intervals import Interval
+from calibrate.prefixes import Prefix
+from calibrate.rules import Rule
+from calibrate.signals import BY_NAME
 from collect.errors import InputError
 from collect.files import replacing
-from collect.trajectory import Decision
+from collect.trajectory import Decision, Step
 
-FORMAT_VERSION = 1
+if TYPE_CHECKING:
+    from calibrate.sample import Sample
+    from calibrate.tally import Tally
+    from collect.store import RunInfo
+
+FORMAT_VERSION = 2
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
+AnyPrefix = Prefix | Sequence[Step] | Sequence[str]
+
+_STRICT = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Evidence(BaseModel):
-    """What the gate did to the groups that it was chosen on. Bounds are 95 % intervals.
+    """What a gate did to some groups. Bounds are 95 % intervals whose unit is the task.
 
-    `taken` groups are those that precision counts: cut ones, or flagged ones under the paper's convention. `recall` is
-    of the zero-variance groups that could have been taken, `recall_of_all` of all. `saving` is a
-    share of the sampled tokens, or of the step budget, as `saving_unit` says. A bound is null where the groups cannot
-    give it.
+    `taken` groups are those that precision counts: cut ones, or flagged ones under the paper's convention. `population`
+    is the number of groups that could have been taken; `recall` is of the zero-variance groups among them,
+    `recall_of_all` of all. `saving` is a share of the sampled tokens, or of the step budget, as `saving_unit` says. A
+    number is null where the groups cannot give it.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = _STRICT
 
     groups: Count
+    tasks: Count
     zero_variance: Count
-    eligible: Count
-    eligible_exactly: bool
+    population: Count
     taken: Count
     cut: Count
     true_positives: Count
     false_positives: Count
-    precision: Share
+    precision: Share | None
     precision_low: Share
     precision_high: Share
     recall: Share | None
@@ -60,25 +71,67 @@ class Evidence(BaseModel):
     net_saving: float
     net_saving_low: float | None
     net_saving_high: float | None
-    break_even_precision: float
+    break_even_precision: float | None
     advantage_l2_kept: Share
+
+    @classmethod
+    def of(cls, counts: "Tally", sample: "Sample") -> "Evidence":
+        """The tally of a sample, as gate.json holds it."""
+        unit = sample.cost.unit
+        assert unit != "steps"
+        return cls(
+            groups=counts.groups,
+            tasks=counts.tasks,
+            zero_variance=counts.zero_variance,
+            population=counts.population,
+            taken=int(counts.taken),
+            cut=counts.cut,
+            true_positives=int(counts.true_positives),
+            false_positives=int(counts.false_positives),
+            **_bounds("precision", counts.precision),
+            recall=_number(counts.recall.value),
+            recall_of_all=_number(counts.recall_of_all.value),
+            saving_unit=unit,
+            **_bounds("saving", counts.saving),
+            **_bounds("net_saving", counts.net_saving),
+            break_even_precision=_number(counts.break_even_precision),
+            advantage_l2_kept=counts.advantage_l2_kept,
+        )
+
+
+class Certificate(BaseModel):
+    """The guarantee: with probability `confidence` over the calibration tasks, no gate of a true precision under
+    `precision` is certified, for new groups of the same policy, games and settings.
+
+    It rests on an exact binomial test: of `cuts` groups, one a task, `true_positives` were zero-variance; the p-value
+    is under `level`, which allows for the `tests` that were made.
+    """
+
+    model_config = _STRICT
+
+    confidence: Annotated[float, Field(gt=0, lt=1)]
+    precision: Annotated[float, Field(gt=0, lt=1)]
+    tasks: Count
+    cuts: Count
+    true_positives: Count
+    p_value: Share
+    level: Share
+    tests: Annotated[int, Field(ge=1)]
 
 
 class Gate(BaseModel):
-    """Cut a group at `step` when its signal is strictly under `threshold`.
+    """A rule, and what it was fitted on.
 
-    `group_size`, `horizon`, `model`, `adapter` and `prompt` say what rollouts it was fitted on (null where a table of
-    signals did not say) and `data` is the SHA-256 of what the fit read. `certified` is false: nothing guarantees the
-    precision on other groups.
+    `group_size`, `horizon`, `model`, `adapter` and `prompt` say what rollouts those were (null where a table of signals
+    did not say) and `data` is the SHA-256 of what the fit read. `evidence` is the gate on the groups that it was chosen
+    on, `out_of_sample` the whole procedure on groups that it did not see. Without a `certificate` nothing guarantees
+    the precision on other groups.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = _STRICT
 
-    format_version: Literal[1] = 1
-    kind: Literal["threshold"] = "threshold"
-    signal: str
-    step: Annotated[int, Field(ge=1)]
-    threshold: float
+    format_version: Literal[2] = 2
+    rule: Rule
     group_size: Annotated[int, Field(ge=2)] | None
     horizon: Annotated[int, Field(ge=2)]
     model: str | None
@@ -86,42 +139,96 @@ class Gate(BaseModel):
     prompt: str | None
     convention: Convention
     target_precision: Annotated[float, Field(gt=0, le=1)]
-    certified: Literal[False] = False
+    certified: bool = False
+    certificate: Certificate | None = None
     evidence: Evidence
+    out_of_sample: Evidence | None = None
     data: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     versions: dict[str, str]
 
-    @field_validator("signal")
-    @classmethod
-    def _known(cls, signal: str) -> str:
-        if signal != PREFIX_EDIT_DISTANCE.name:
-            raise ValueError(f"unknown signal {signal!r}")
-        return signal
+    @model_validator(mode="after")
+    def _as_certified(self) -> "Gate":
+        if self.certified != (self.certificate is not None):
+            raise ValueError("certified says one thing and certificate another")
+        return self
 
-    def decide(self, prefixes: Sequence[Sequence[str]], *, eligible: bool) -> Decision:
-        """Decide on one live group from its trajectories' actions so far.
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The steps K at which a group is to be decided, ascending; it is cut at the first that says so."""
+        return self.rule.steps
 
-        Each prefix holds the actions sent to the game; only the first `step` count, and a trajectory that ended earlier
-        has fewer. `eligible` says whether some trajectory is still running after `step` actions: only then is there
-        something to cut. The decision is enforced when the group is flagged and eligible.
+    @property
+    def step(self) -> int:
+        """The first of `steps`, and for most gates the only one."""
+        return self.rule.steps[0]
+
+    def decide(self, prefixes: Sequence[AnyPrefix], *, eligible: bool, step: int | None = None) -> Decision:
+        """Decide on one live group from its trajectories so far, at the gate's step K, or at `step`, one of `steps`.
+
+        A prefix is a `Prefix`, the steps of the rollout loop, or, for a gate that reads nothing else, the actions sent
+        to the game. Only the first K steps count, and a trajectory that ended earlier has fewer. `eligible` says
+        whether some trajectory is still running after K steps: only then is there something to cut. The decision is
+        enforced when the group is flagged and eligible.
 
         Raises:
-            InputError: the group has another size than the gate was fitted on.
+            InputError: the group has another size than the gate was fitted on, the gate reads what the prefixes lack,
+                or it has no such step.
         """
         if self.group_size is not None and len(prefixes) != self.group_size:
             raise InputError(
                 f"the gate was fitted on groups of {self.group_size} and got {len(prefixes)} prefixes; "
                 f"fit one for this group size"
             )
-        score = PREFIX_EDIT_DISTANCE.at_step(prefixes, self.step)
-        flagged = score < self.threshold
-        return Decision(self.step, score, self.threshold, flagged, enforced=flagged and eligible)
+        step = self.step if step is None else step
+        if step not in self.steps:
+            raise InputError(f"the gate decides at K = {', '.join(map(str, self.steps))}, not {step}")
+        read = [_prefix(prefix) for prefix in prefixes]
+        values = {}
+        for name in self.rule.signals:
+            for field in BY_NAME[name].reads:
+                if any(len(getattr(prefix, field)) < min(step, len(prefix.actions)) for prefix in read):
+                    raise InputError(f"the gate reads {name}, and a prefix lacks its {field}; give Prefix objects")
+            values[name] = BY_NAME[name].at_step(read, step)
+        score, threshold, flagged = self.rule.judge(values, step)
+        return Decision(step, float(score), threshold, bool(flagged), enforced=bool(flagged) and eligible)
 
 
 def versions() -> dict[str, str]:
     """Versions of what computes and compares signals."""
     packages = ("selective-rollout", "numpy", "rapidfuzz")
     return {"python": platform.python_version(), **{package: version(package) for package in packages}}
+
+
+def make_gate(
+    rule: Rule,
+    sample: "Sample",
+    run: "RunInfo | None",
+    *,
+    convention: Convention,
+    target_precision: float,
+    evidence: "Tally",
+    out_of_sample: "Tally | None",
+    certificate: Certificate | None,
+) -> Gate:
+    """A rule with its evidence, as gate.json holds it; `run` is what its rollouts came from, if any."""
+    configuration = run.configuration if run else {}
+    model, adapter, prompt = (_text(configuration.get(name)) for name in ("model", "adapter", "prompt"))
+    return Gate(
+        rule=rule,
+        group_size=sample.group_size,
+        horizon=sample.horizon,
+        model=model,
+        adapter=adapter,
+        prompt=prompt,
+        convention=convention,
+        target_precision=target_precision,
+        certified=certificate is not None,
+        certificate=certificate,
+        evidence=Evidence.of(evidence, sample),
+        out_of_sample=None if out_of_sample is None else Evidence.of(out_of_sample, sample),
+        data=sample.fingerprint(),
+        versions=versions(),
+    )
 
 
 def save(gate: Gate, path: Path) -> None:
@@ -143,8 +250,47 @@ def load(path: Path) -> Gate:
     if isinstance(told, int) and told > FORMAT_VERSION:
         raise InputError(f"{path}: made by a newer version of selective-rollout; upgrade to read it")
     try:
-        return Gate.model_validate(content)
+        return Gate.model_validate(_of_version_1(content) if told == 1 else content)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
         raise InputError(f"{path}: not a valid gate ({where}: {first['msg']}); fit it again") from error
+
+
+def _of_version_1(content: dict[str, Any]) -> dict[str, Any]:
+    """A gate of the first format, which had one threshold and no tasks, in today's."""
+    content = {**content, "format_version": 2}
+    content.pop("certified", None)
+    rule = {name: content.pop(name) for name in ("kind", "signal", "step", "threshold") if name in content}
+    evidence = content.get("evidence")
+    if isinstance(evidence, dict):
+        evidence = {k: v for k, v in evidence.items() if k not in ("eligible", "eligible_exactly")}
+        of = content["evidence"]
+        population = of.get("eligible") if content.get("convention") == "eligible" else of.get("groups")
+        content["evidence"] = {**evidence, "tasks": of.get("groups"), "population": population}
+    return {**content, "rule": rule}
+
+
+def _prefix(prefix: AnyPrefix) -> Prefix:
+    if isinstance(prefix, Prefix):
+        return prefix
+    if len(prefix) and isinstance(prefix[0], Step):
+        return Prefix.of(prefix)  # type: ignore[arg-type]
+    return Prefix(prefix)  # type: ignore[arg-type]
+
+
+def _bounds(name: str, interval: Interval) -> dict[str, Any]:
+    return {
+        name: _number(interval.value),
+        f"{name}_low": _number(interval.low),
+        f"{name}_high": _number(interval.high),
+    }
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _number(value: float) -> float | None:
+    """JSON has no NaN: what is not known is null."""
+    return value if abs(value) < float("inf") else None

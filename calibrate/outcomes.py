@@ -46,15 +46,15 @@ def advantages(rewards: Floats) -> Floats:
     return np.asarray(centred / (rewards.std(axis=-1, keepdims=True) + ADVANTAGE_EPSILON))
 
 
-def advantage_l2_kept(reward_variance: Floats, kept: Bools) -> float:
-    """‖A of kept groups‖ / ‖A of all groups‖, in [0, 1]; 1 when no group has an advantage.
+def advantage_l2_kept(reward_variance: Floats, kept: Floats | Bools) -> float:
+    """‖A of kept groups‖ / ‖A of all groups‖, in [0, 1]; 1 when no group has an advantage. `kept` is 0 or 1, (N,).
 
     Takes each group's population variance v of rewards, since its advantages' sum of squares is
     G · v / (sqrt(v) + 1e-8)²; G must be the same for all groups, and then cancels.
     """
     energy = reward_variance / (np.sqrt(reward_variance) + ADVANTAGE_EPSILON) ** 2
     total = energy.sum()
-    return float(np.sqrt(energy[kept].sum() / total)) if total > 0 else 1.0
+    return float(np.sqrt(energy @ kept / total)) if total > 0 else 1.0
 
 
 def budget_saving(cut: int, groups: int, step: int, horizon: int) -> float:

@@ -4,14 +4,19 @@ import math
 import sys
 from collections.abc import Sequence
 
+import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from calibrate.convention import Convention
-from calibrate.fit import MIN_CUTS, Fit, StepFit, Tally
-from calibrate.intervals import Interval, proportion
+from calibrate.fit import Fit, StepFit
+from calibrate.intervals import Interval, share
+from calibrate.ladder import MIN_CUTS
+from calibrate.rules import Rule, Threshold
 from calibrate.sample import Sample
+from calibrate.signals import BY_NAME
+from calibrate.tally import Tally
 
 _NOT_KNOWN = "n/a"
 _SAVED = {
@@ -28,25 +33,28 @@ def console() -> Console:
     return Console(markup=False, highlight=False, emoji=False, soft_wrap=True, width=width)
 
 
-def head(sample: Sample, convention: Convention) -> list[str]:
+def head(sample: Sample, convention: Convention, signal: str) -> list[str]:
     """What is calibrated on: how many groups, their composition, what was left out, and what is counted."""
     size = f"G = {sample.group_size}" if sample.group_size is not None else "group size not known"
     kinds = ["all_fail", "mixed", "all_succeed"] + ["uniform"] * bool((sample.outcomes == "uniform").any())
     composition = " / ".join(f"{(sample.outcomes == kind).sum()} {kind.replace('_', '-')}" for kind in kinds)
-    rate = proportion(int(sample.zero_variance.sum()), sample.size)
+    rate = share(sample.zero_variance, np.ones(sample.size), sample.task)
+    tasks = f" of {len(sample.task_names)} tasks" if len(sample.task_names) < sample.size else ""
+    side = {"low": "under", "high": "over"}[BY_NAME[signal].alike]
     what = {
         Convention.ELIGIBLE: "cut groups: flagged, and some trajectory longer than K",
         Convention.PAPER: "flagged groups, whether or not there was anything left to cut (the paper's convention)",
     }[convention]
     return [
-        f"groups: {sample.size} ({size}, horizon {sample.horizon}): {composition}; zero-variance {_interval(rate, 3)}",
+        f"groups: {sample.size}{tasks} ({size}, horizon {sample.horizon}): {composition}; "
+        f"zero-variance {_interval(rate, 3)}",
         *sample.notes,
-        f"signal: {sample.signal}; a group is flagged at K when it is under the threshold",
+        f"signal: {signal}; a group is flagged at K when it is {side} the threshold",
         f"counted: {what}",
     ]
 
 
-def per_step(fit: Fit, sample: Sample) -> Table:
+def per_step(fit: Fit, chosen: Rule | None, sample: Sample) -> Table:
     """One row a step K: how well the signal ranks there, and its best threshold."""
     eligible = "eligible" if sample.eligible_exactly else "eligible\n(approx.)"
     table = _table(
@@ -56,63 +64,65 @@ def per_step(fit: Fit, sample: Sample) -> Table:
         "AUROC",
         "rho",
         "thres-\nhold",
-        *_counted_headers(fit.convention, sample),
+        *_counted_headers(fit.search.convention, sample),
         "target",
     )
     for step in fit.steps:
-        rho = _NOT_KNOWN if step.rank_correlation is None else f"{step.rank_correlation:.3f}"
+        rho = _NOT_KNOWN if step.rank_correlation is None else f"{step.rank_correlation.rho:.3f}"
         known = [str(step.step), str(step.eligible), str(step.eligible_zero_variance), _interval(step.auroc, 3), rho]
         if step.best is None:
             table.add_row(*known, *[_NOT_KNOWN] * (len(table.columns) - len(known)))
         else:
             table.add_row(
-                *known, f"{step.best.threshold:.4g}", *_counted(step.best, fit.convention, sample), _mark(step, fit)
+                *known,
+                f"{step.threshold:.4g}",
+                *_counted(step.best, fit.search.convention, sample),
+                _mark(step, chosen),
             )
     return table
 
 
-def per_threshold(tallies: Sequence[Tally], convention: Convention, sample: Sample) -> Table:
+def per_threshold(tallies: Sequence[tuple[Threshold, Tally]], convention: Convention, sample: Sample) -> Table:
     """One row a step and given threshold: what such a gate does to the sample."""
     table = _table("K", "thres-\nhold", *_counted_headers(convention, sample), "budget\nsafe %", "budget\nraw %")
-    for tally in tallies:
+    for rule, tally in tallies:
         budget = (f"{100 * tally.budget_safe:.1f}", f"{100 * tally.budget_raw:.1f}")
-        table.add_row(str(tally.step), f"{tally.threshold:g}", *_counted(tally, convention, sample), *budget)
+        table.add_row(str(rule.step), f"{rule.threshold:g}", *_counted(tally, convention, sample), *budget)
     return table
 
 
 def legend(fit: Fit) -> list[str]:
     """What the per-step table means."""
-    verb = _verb(fit.convention)
+    verb = _verb(fit.search.convention)
+    enough = f"with at least {MIN_CUTS} {verb}"
     return [
-        "AUROC: an informative group scores higher than a zero-variance one, among those counted [95 %, DeLong]; "
-        "rho: Spearman, signal and reward variance; precision, recall [95 %, Clopper-Pearson].",
-        f"threshold: the best net saving at precision >= {fit.target_precision:g} with at least {MIN_CUTS} {verb}; "
-        f"where none reaches it (target: no), the best precision with at least {MIN_CUTS} {verb}, else the best net "
-        "saving.",
+        "AUROC: an informative group scores higher than a zero-variance one, among those counted [95 %, bootstrap by "
+        "task]; rho: Spearman, signal and reward variance; precision, recall [95 %, Clopper-Pearson].",
+        f"threshold: the best net saving at precision >= {fit.search.target_precision:g} {enough}; where none reaches "
+        f"it (target: no), the best precision {enough}, else the best net saving.",
     ]
 
 
-def verdict(fit: Fit, sample: Sample) -> list[str]:
-    """The gate and its evidence, or why there is none."""
-    chosen = fit.chosen
-    if chosen is None:
-        return [f"no gate: {fit.shortfall}"]
-    verb = _verb(fit.convention)
-    others = chosen.true_positives - chosen.all_fail - chosen.all_succeed
-    kinds = f"{chosen.all_fail} all-fail, {chosen.all_succeed} all-succeed" + (f", {others} uniform" if others else "")
-    pays = chosen.net_saving.value > 0
+def verdict(rule: Rule, counts: Tally, convention: Convention, sample: Sample) -> list[str]:
+    """The gate and its evidence."""
+    verb = _verb(convention)
+    others = counts.true_positives - counts.all_fail - counts.all_succeed
+    kinds = f"{counts.all_fail:g} all-fail, {counts.all_succeed:g} all-succeed" + (
+        f", {others:g} uniform" if others else ""
+    )
+    pays = counts.net_saving.value > 0
     worth = "this gate is above it" if pays else "this gate is not above it and costs more than it saves"
     return [
-        f"gate: {sample.signal} < {chosen.threshold:.6g} at K = {chosen.step}",
-        f"  {verb} {chosen.taken} of {chosen.population}: {chosen.true_positives} zero-variance ({kinds}), "
-        f"{chosen.false_positives} informative",
-        f"  precision {_interval(chosen.precision, 3)} of {chosen.taken}; "
-        f"recall {_interval(chosen.recall, 3)} of {chosen.population_zero_variance}, "
-        f"{_interval(chosen.recall_of_all, 3)} of all {chosen.zero_variance} zero-variance groups",
-        f"  {_SAVED[sample.cost.unit]} {_percent(chosen.saving)}; "
-        f"net saving {_percent(chosen.net_saving)} of the cost per informative group",
-        f"  advantage L2 kept {chosen.advantage_l2_kept:.4f}",
-        f"  break-even precision {chosen.break_even_precision:.3f}: " + worth,
+        f"gate: {rule}",
+        f"  {verb} {counts.taken:g} of {counts.population}: {counts.true_positives:g} zero-variance ({kinds}), "
+        f"{counts.false_positives:g} informative",
+        f"  precision {_interval(counts.precision, 3)} of {counts.taken:g}; "
+        f"recall {_interval(counts.recall, 3)} of {counts.population_zero_variance}, "
+        f"{_interval(counts.recall_of_all, 3)} of all {counts.zero_variance} zero-variance groups",
+        f"  {_SAVED[sample.cost.unit]} {_percent(counts.saving)}; "
+        f"net saving {_percent(counts.net_saving)} of the cost per informative group",
+        f"  advantage L2 kept {counts.advantage_l2_kept:.4f}",
+        f"  break-even precision {counts.break_even_precision:.3f}: " + worth,
         "  not certified: chosen and measured on the same groups, which flatters it",
     ]
 
@@ -135,8 +145,8 @@ def _counted(tally: Tally, convention: Convention, sample: Sample) -> list[str]:
     return [
         str(tally.flagged),
         str(tally.cut),
-        str(tally.true_positives),
-        str(tally.false_positives),
+        f"{tally.true_positives:g}",
+        f"{tally.false_positives:g}",
         _interval(tally.precision, 3),
         *(_interval(recall, 2) for recall in recalls),
         f"{100 * tally.saving.value:.1f}%" if sample.cost.unit == "tokens" else _NOT_KNOWN,
@@ -144,10 +154,11 @@ def _counted(tally: Tally, convention: Convention, sample: Sample) -> list[str]:
     ]
 
 
-def _mark(step: StepFit, fit: Fit) -> str:
+def _mark(step: StepFit, chosen: Rule | None) -> str:
     if not step.reaches:
         return "no"
-    return "GATE" if step.best is fit.chosen else "yes"
+    here = isinstance(chosen, Threshold) and (chosen.step, chosen.threshold) == (step.step, step.threshold)
+    return "GATE" if here else "yes"
 
 
 def _verb(convention: Convention) -> str:

@@ -1,39 +1,27 @@
 """From the rollouts of a run to a sample, and to the run's signals.parquet."""
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from polars.exceptions import PolarsError
 
+from calibrate.blocks import deeds, views
+from calibrate.experience import eligible
 from calibrate.outcomes import outcomes
 from calibrate.sample import Cost, Sample
-from calibrate.signals import END, PREFIX_EDIT_DISTANCE, SIGNALS, eligible, termination_fraction
+from calibrate.signals import REGISTRY, SIGNALS
 from collect.errors import InputError
 from collect.files import replacing
-from collect.store import check_part, committed_parts, scan
+from collect.store import scan
 
-# How many trajectories are read, and how many groups written, at a time: what bounds the memory of a large run.
-_TRAJECTORIES_AT_ONCE = 16_384
+# How many groups are written at a time: what bounds the memory of a large run.
 _GROUPS_AT_ONCE = 4096
-_TRAJECTORY_COLUMNS = ["group_id", "trajectory", "length", "action_symbols", "reply_tokens"]
-
-
-@dataclass(frozen=True, eq=False)
-class _Block:
-    """n groups' trajectories: places in the sample (n,), lengths (n, G), symbols and tokens (n, G, horizon)."""
-
-    places: NDArray[np.int64]
-    lengths: NDArray[np.int32]
-    symbols: NDArray[np.int32]
-    tokens: NDArray[np.int64]
 
 
 def read_rollouts(run: Path, reward_tolerance: float) -> Sample:
@@ -50,48 +38,103 @@ def read_rollouts(run: Path, reward_tolerance: float) -> Sample:
         raise InputError(f"{run}: damaged ({_first_line(error)}); restore the run from a copy") from error
 
 
+@dataclass(eq=False)
+class _Draft:
+    """The groups of a sample in the making, and their arrays, one row a group."""
+
+    groups: pl.DataFrame
+    rewards: NDArray[np.float64]
+    lengths: NDArray[np.int32]
+    running: NDArray[np.bool_]
+    tokens: NDArray[np.int64]
+    tokens_after: NDArray[np.int32]
+    steps_after: NDArray[np.int32]
+    signals: dict[str, NDArray[np.float32]]
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, run: Path, groups: pl.DataFrame, size: int, horizon: int, notes: tuple[str, ...]) -> Self:
+        """Nothing but the rewards is known yet."""
+        shape = (groups.height, horizon - 1)
+        # Column by column in memory, as fits read them; single precision, so that a million groups fit.
+        return cls(
+            groups=groups,
+            rewards=_rewards(run, groups, size),
+            lengths=np.zeros((groups.height, size), np.int32),
+            running=np.zeros(shape, np.bool_, order="F"),
+            tokens=np.zeros(groups.height, np.int64),
+            tokens_after=np.zeros(shape, np.int32, order="F"),
+            steps_after=np.zeros(shape, np.int32, order="F"),
+            signals={signal.name: np.zeros(shape, np.float32, order="F") for signal in REGISTRY},
+            notes=notes,
+        )
+
+    def keep(self, run: Path, there: NDArray[np.bool_], missing: str) -> None:
+        """Leave the groups out that are not `there` (N,), and note it; InputError when none is."""
+        if there.all():
+            return
+        names = self.groups.filter(~there)["group_id"]
+        self.notes += (f"left out: {len(names)} groups with missing {missing} (the first is {names[0]!r})",)
+        if not there.any():
+            raise InputError(f"{run}: no group has all its {missing}; restore the run from a copy")
+        self.groups = self.groups.filter(there)
+        for name in ("rewards", "lengths", "running", "tokens", "tokens_after", "steps_after"):
+            setattr(self, name, getattr(self, name)[there])
+        self.signals = {name: values[there] for name, values in self.signals.items()}
+
+
 def _read(run: Path, reward_tolerance: float) -> Sample:
     groups, notes = _whole_groups(run)
     size, horizon = (_same(run, groups, column) for column in ("group_size", "horizon"))
     if size < 2 or horizon < 2:
         raise InputError(f"{run}: group size {size}, horizon {horizon}; both must be at least 2 to calibrate a gate")
-    rewards = _rewards(run, groups, size)
-    steps = np.arange(1, horizon)
-    shape = (groups.height, len(steps))
-    scores, fraction, running = np.zeros(shape), np.zeros(shape), np.zeros(shape, np.bool_)
-    after, total = np.zeros(shape, np.int64), np.zeros(groups.height, np.int64)
-    present = np.zeros(groups.height, np.bool_)
-    for block in _blocks(run, groups, size, horizon):
-        here = block.places
-        present[here] = True
-        scores[here] = PREFIX_EDIT_DISTANCE.sweep(block.symbols[:, :, :-1])
-        fraction[here] = termination_fraction(block.lengths, steps)
-        running[here] = eligible(block.lengths, steps)
-        spent = block.tokens.sum(axis=1).cumsum(axis=1)
-        total[here] = spent[:, -1]
-        after[here] = spent[:, -1:] - spent[:, :-1]
-    if not present.all():
-        missing = groups.filter(~present)["group_id"]
-        notes += (f"left out: {len(missing)} groups with missing trajectories (the first is {missing[0]!r})",)
-        groups, rewards = groups.filter(present), rewards[present]
-    if not groups.height:
-        raise InputError(f"{run}: no group has all its trajectories; restore the run from a copy")
+    draft = _Draft.of(run, groups, size, horizon, notes)
+    _read_deeds(run, draft, size, horizon)
+    _read_views(run, draft, horizon)
     return Sample(
-        signal=PREFIX_EDIT_DISTANCE.name,
         group_size=size,
         horizon=horizon,
-        steps=steps,
-        group_ids=groups["group_id"],
-        task_types=groups["task_type"],
-        outcomes=outcomes(rewards, reward_tolerance),
-        reward_variance=rewards.var(axis=1),
-        scores=scores[present],
-        termination_fraction=fraction[present],
-        eligible=running[present],
+        steps=np.arange(1, horizon),
+        group_ids=draft.groups["group_id"],
+        tasks=draft.groups["game_id"],
+        task_types=draft.groups["task_type"],
+        outcomes=outcomes(draft.rewards, reward_tolerance),
+        reward_variance=draft.rewards.var(axis=1),
+        signals=draft.signals,
+        eligible=draft.running,
         eligible_exactly=True,
-        cost=Cost("tokens", after[present], total[present]),
-        notes=notes,
+        cost=Cost("tokens", draft.tokens_after, draft.tokens),
+        step_cost=Cost("steps", draft.steps_after, draft.lengths.sum(axis=1, dtype=np.int64)),
+        notes=draft.notes,
     )
+
+
+def _read_deeds(run: Path, draft: _Draft, size: int, horizon: int) -> None:
+    """Fill in what the trajectories tell."""
+    steps, there = np.arange(1, horizon), np.zeros(draft.groups.height, np.bool_)
+    for here, done, tokens in deeds(run, draft.groups["group_id"], size, horizon):
+        there[here] = True
+        draft.lengths[here] = done.lengths
+        draft.running[here] = eligible(done.lengths, steps)
+        draft.steps_after[here] = np.maximum(done.lengths[:, :, None] - steps, 0).sum(axis=1)
+        spent = tokens.sum(axis=1).cumsum(axis=1)
+        draft.tokens[here] = spent[:, -1]
+        draft.tokens_after[here] = spent[:, -1:] - spent[:, :-1]
+        for signal in REGISTRY:
+            if signal.source == "deeds":
+                draft.signals[signal.name][here] = signal.sweep(done.until(horizon - 1))
+    draft.keep(run, there, "trajectories")
+
+
+def _read_views(run: Path, draft: _Draft, horizon: int) -> None:
+    """Fill in what the steps tell."""
+    there = np.zeros(draft.groups.height, np.bool_)
+    for here, met in views(run, draft.groups["group_id"], draft.lengths, horizon):
+        there[here] = True
+        for signal in REGISTRY:
+            if signal.source == "views":
+                draft.signals[signal.name][here] = signal.sweep(met.until(horizon - 1))
+    draft.keep(run, there, "steps")
 
 
 def write_signals(path: Path, sample: Sample) -> None:
@@ -110,12 +153,12 @@ def write_signals(path: Path, sample: Sample) -> None:
 
 def _signal_rows(sample: Sample, part: slice) -> pa.Table:
     assert sample.task_types is not None
-    assert sample.termination_fraction is not None
     ids = sample.group_ids[part]
     groups, steps = len(ids), len(sample.steps)
     of_group = np.repeat(np.arange(groups), steps)
     columns = {
         "group_id": ids.to_numpy()[of_group],
+        "game_id": sample.tasks[part].to_numpy()[of_group],
         "task_type": sample.task_types[part].to_numpy()[of_group],
         "group_size": np.full(groups * steps, sample.group_size),
         "horizon": np.full(groups * steps, sample.horizon),
@@ -123,8 +166,7 @@ def _signal_rows(sample: Sample, part: slice) -> pa.Table:
         "eligible": sample.eligible[part].ravel(),
         "outcome": sample.outcomes[part][of_group],
         "reward_variance": sample.reward_variance[part][of_group],
-        sample.signal: sample.scores[part].ravel(),
-        "termination_fraction": sample.termination_fraction[part].ravel(),
+        **{name: values[part].ravel() for name, values in sample.signals.items()},
     }
     return pa.table([pa.array(columns[name]) for name in SIGNALS.arrow.names], names=SIGNALS.arrow.names).cast(
         SIGNALS.arrow
@@ -133,7 +175,7 @@ def _signal_rows(sample: Sample, part: slice) -> pa.Table:
 
 def _whole_groups(run: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:
     """The groups to calibrate on, sorted by id, and what was left out."""
-    columns = ("group_id", "task_type", "group_size", "horizon", "rewards", "gate_enforced")
+    columns = ("group_id", "game_id", "task_type", "group_size", "horizon", "rewards", "gate_enforced")
     groups = scan(run, "groups").select(columns).sort("group_id").collect()
     failed = scan(run, "errors").select("group_id").unique().collect()
     notes: tuple[str, ...] = ()
@@ -175,81 +217,6 @@ def _rewards(run: Path, groups: pl.DataFrame, size: int) -> NDArray[np.float64]:
             "restore the run from a copy"
         )
     return np.asarray(rewards, np.float64)
-
-
-def _blocks(run: Path, groups: pl.DataFrame, size: int, horizon: int) -> Iterator[_Block]:
-    """The trajectories of the groups, in blocks of whole groups; groups with trajectories missing do not come."""
-    places = {group: place for place, group in enumerate(groups["group_id"])}
-    for rows in _whole(_batches(run, places), size):
-        _check(run, rows, size, horizon)
-        lengths = rows["length"].to_numpy()
-        # One character a distinct action of the group: its code point, counted from the lowest, is the symbol.
-        codes = np.frombuffer("".join(rows["action_symbols"]).encode("utf-32-le"), "<u4").astype(np.int32)
-        codes = codes - codes.min(initial=np.iinfo(np.int32).max) + END + 1
-        tokens = pc.list_flatten(rows["reply_tokens"].to_arrow()).to_numpy()
-        yield _Block(
-            places=rows["place"].to_numpy().reshape(-1, size)[:, 0].astype(np.int64),
-            lengths=lengths.reshape(-1, size),
-            symbols=_padded(codes, lengths, horizon, END).reshape(-1, size, horizon),
-            tokens=_padded(tokens.astype(np.int64), lengths, horizon, 0).reshape(-1, size, horizon),
-        )
-
-
-def _batches(run: Path, places: dict[str, int]) -> Iterator[pl.DataFrame]:
-    """The trajectories of the given groups, some thousands at a time, with each group's place."""
-    waiting: list[pa.RecordBatch] = []
-    for part in committed_parts(run, "trajectories"):
-        check_part(part)
-        try:
-            with pq.ParquetFile(part) as file:
-                for batch in file.iter_batches(_TRAJECTORIES_AT_ONCE, columns=_TRAJECTORY_COLUMNS):
-                    waiting.append(batch)
-                    if sum(map(len, waiting)) >= _TRAJECTORIES_AT_ONCE:
-                        yield _placed(waiting, places)
-                        waiting = []
-        except (OSError, pa.ArrowException) as error:
-            raise InputError(f"{part}: damaged ({_first_line(error)}); restore the run from a copy") from error
-    if waiting:
-        yield _placed(waiting, places)
-
-
-def _placed(batches: list[pa.RecordBatch], places: dict[str, int]) -> pl.DataFrame:
-    rows = pl.DataFrame(pa.Table.from_batches(batches))
-    place = pl.Series("place", [places.get(group) for group in rows["group_id"]], pl.Int64)
-    return rows.with_columns(place).drop_nulls("place")
-
-
-def _whole(batches: Iterable[pl.DataFrame], size: int) -> Iterator[pl.DataFrame]:
-    """Regroup batches of trajectories so that each group comes whole, its trajectories in order."""
-    waiting: pl.DataFrame | None = None
-    for batch in batches:
-        rows = batch if waiting is None else pl.concat([waiting, batch])
-        rows = rows.with_columns((pl.len().over("place") >= size).alias("whole"))
-        ready = rows.filter("whole").drop("whole")
-        waiting = rows.filter(~pl.col("whole")).drop("whole")
-        if ready.height:
-            yield ready.sort("place", "trajectory")
-
-
-def _check(run: Path, rows: pl.DataFrame, size: int, horizon: int) -> None:
-    """Refuse trajectories that contradict themselves."""
-    length = pl.col("length")
-    numbered = (pl.int_range(pl.len()).over("place") == pl.col("trajectory")) & (pl.col("trajectory") < size)
-    bounded = length.is_between(0, horizon)
-    told = (pl.col("action_symbols").str.len_chars() == length) & (pl.col("reply_tokens").list.len() == length)
-    bad = rows.filter(~(numbered & bounded & told).fill_null(value=False))
-    if bad.height:
-        raise InputError(
-            f"{run}: group {bad['group_id'][0]!r}, trajectory {bad['trajectory'][0]}: its number, length, actions and "
-            "tokens do not fit together; restore the run from a copy"
-        )
-
-
-def _padded(values: NDArray[Any], lengths: NDArray[np.int32], width: int, padding: int) -> NDArray[Any]:
-    """Rows of the given lengths, laid one after another in `values`, as one array (rows, width)."""
-    array = np.full((len(lengths), width), padding, values.dtype)
-    array[np.arange(width) < lengths[:, None]] = values
-    return array
 
 
 def _first_line(error: Exception) -> str:

@@ -3,6 +3,7 @@
 Both the project's own signals.parquet and the tables that the paper's authors released are read as they are.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from polars.exceptions import PolarsError
 
 from calibrate.outcomes import OUTCOMES, REWARD_TOLERANCE
 from calibrate.sample import Cost, Sample
-from calibrate.signals import PREFIX_EDIT_DISTANCE, Signal
+from calibrate.signals import PREFIX_EDIT_DISTANCE, REGISTRY
 from collect.errors import InputError
 
 DEFAULT_MAX_STEPS = 30  # the paper's horizon
@@ -19,21 +20,30 @@ DEFAULT_MAX_STEPS = 30  # the paper's horizon
 # Our name of a column, and the released tables' name where it differs. Where a table has both, ours counts.
 _RELEASED_NAMES = {"group_id": "task_id", "step": "K", "outcome": "label", "reward_variance": "reward_var"}
 _PARQUET_MAGIC = b"PAR1"
+_ROUNDING = 1e-9  # how far a signal may lie outside its range
 
 
-def read_table(path: Path, *, max_steps: int | None, at_step: int | None, reward_tolerance: float | None) -> Sample:
+def read_table(
+    path: Path,
+    *,
+    max_steps: int | None,
+    at_step: int | None,
+    reward_tolerance: float | None,
+    signals: Sequence[str] = (PREFIX_EDIT_DISTANCE.name,),
+) -> Sample:
     """The sample of a CSV or Parquet table; with `at_step`, of its rows at that K alone.
 
-    Needed are group_id (or task_id), step (or K), reward_variance (or reward_var), the signal, and termination_fraction
-    or eligible; outcome (or label), task_type, group_size and horizon are used where present. Without `eligible`, a
-    group counts as eligible when its termination fraction is under 1, which is approximate. Without an outcome,
-    a group is zero-variance when its reward variance is at most (tolerance / 2)², the most that rewards within the
-    tolerance can have. The horizon is the table's, else `max_steps`, else 30.
+    Needed are group_id (or task_id), step (or K), reward_variance (or reward_var), the columns of `signals`, and
+    termination_fraction or eligible; outcome (or label), game_id, task_type, group_size, horizon and every other signal
+    are used where present. Without `eligible`, a group counts as eligible when its termination fraction is under 1,
+    which is approximate. Without an outcome, a group is zero-variance when its reward variance is at most
+    (tolerance / 2)², the most that rewards within the tolerance can have. Without game_id, a group's task is its id up
+    to the visit (`#0`, `#1`, …). The horizon is the table's, else `max_steps`, else 30.
 
     Raises:
         InputError: the file cannot be read, a column is missing, or a value is absent, out of range or contradictory.
     """
-    rows = _checked(path, _read(path), PREFIX_EDIT_DISTANCE)
+    rows = _checked(path, _read(path), signals)
     if "outcome" in rows.columns and reward_tolerance is not None:
         raise InputError(f"{path}: its outcomes are decided already (column outcome or label); drop --reward-tolerance")
     horizon = _horizon(path, rows, max_steps)
@@ -50,18 +60,19 @@ def read_table(path: Path, *, max_steps: int | None, at_step: int | None, reward
     budget = np.broadcast_to(horizon - steps, (first.height, len(steps)))
     note = "note: eligibility is approximate: termination_fraction < 1, as the table has no column `eligible`"
     return Sample(
-        signal=PREFIX_EDIT_DISTANCE.name,
         group_size=_single(path, rows, "group_size"),
         horizon=horizon,
         steps=steps,
         group_ids=first["group_id"],
+        tasks=first["game_id"] if "game_id" in rows.columns else first["group_id"].str.replace(r"#\d+$", ""),
         task_types=first["task_type"] if "task_type" in rows.columns else None,
         outcomes=_outcomes(first, tolerance),
         reward_variance=first["reward_variance"].to_numpy(),
-        scores=rows[PREFIX_EDIT_DISTANCE.name].to_numpy().reshape(shape),
-        termination_fraction=(
-            rows["termination_fraction"].to_numpy().reshape(shape) if "termination_fraction" in rows.columns else None
-        ),
+        signals={
+            signal.name: rows[signal.name].to_numpy().reshape(shape)
+            for signal in REGISTRY
+            if signal.name in rows.columns
+        },
         eligible=running.to_numpy().reshape(shape),
         eligible_exactly=exact,
         cost=Cost("budget", budget, np.full(first.height, horizon)),
@@ -87,9 +98,9 @@ def _read(path: Path) -> pl.DataFrame:
     return frame.rename(names, strict=False).with_columns(pl.col(pl.Categorical).cast(pl.String))
 
 
-def _checked(path: Path, frame: pl.DataFrame, signal: Signal) -> pl.DataFrame:
+def _checked(path: Path, frame: pl.DataFrame, signals: Sequence[str]) -> pl.DataFrame:
     """The columns that are used, in their types, each value checked."""
-    needed = ["group_id", "step", "reward_variance", signal.name]
+    needed = ["group_id", "step", "reward_variance", *signals]
     if "eligible" not in frame.columns:
         needed.append("termination_fraction")
     for name in needed:
@@ -103,8 +114,7 @@ def _checked(path: Path, frame: pl.DataFrame, signal: Signal) -> pl.DataFrame:
     ranges = {
         "step": (1.0, np.inf),
         "reward_variance": (0.0, np.inf),
-        signal.name: (signal.lowest, signal.highest),
-        "termination_fraction": (0.0, 1.0),
+        **{signal.name: (signal.lowest, signal.highest) for signal in REGISTRY},
         "group_size": (2.0, np.inf),
         "horizon": (2.0, np.inf),
     }
@@ -115,8 +125,7 @@ def _checked(path: Path, frame: pl.DataFrame, signal: Signal) -> pl.DataFrame:
             columns.append(_number(path, frame, name, low, high, whole=name in whole))
     if "eligible" in frame.columns:
         columns.append(_truth(path, frame, "eligible"))
-    if "task_type" in frame.columns:
-        columns.append(_text(path, frame, "task_type"))
+    columns += [_text(path, frame, name) for name in ("game_id", "task_type") if name in frame.columns]
     if "outcome" in frame.columns:
         columns.append(_text(path, frame, "outcome"))
         _refuse(path, frame, "outcome", ~columns[-1].is_in(OUTCOMES), f"is none of {', '.join(OUTCOMES)}")
@@ -140,8 +149,8 @@ def _number(path: Path, frame: pl.DataFrame, name: str, low: float, high: float,
     _refuse(path, frame, name, values.is_null(), "is not a number")
     _refuse(path, frame, name, values.is_nan(), "is not a number")
     within = "is not finite" if high == np.inf else f"is outside {low:g} to {high:g}"
-    _refuse(path, frame, name, values.is_infinite() | (values > high), within)
-    _refuse(path, frame, name, values < low, f"is under {low:g}" if high == np.inf else within)
+    _refuse(path, frame, name, values.is_infinite() | (values > high + _ROUNDING), within)
+    _refuse(path, frame, name, values < low - _ROUNDING, f"is under {low:g}" if high == np.inf else within)
     if whole:
         _refuse(path, frame, name, (values != values.floor()) | (values > 2**31 - 1), "is not a whole number in range")
         return values.cast(pl.Int64)
@@ -222,7 +231,7 @@ def _rectangular(path: Path, rows: pl.DataFrame) -> pl.DataFrame:
         raise InputError(
             f"{path}: group {group!r} has no row at K = {absent}, as others have; add it, or choose --at-step"
         )
-    for name in ("outcome", "reward_variance"):
+    for name in ("outcome", "reward_variance", "game_id"):
         if name in rows.columns:
             varying = rows.filter(pl.col(name).n_unique().over("group_id") > 1)
             if varying.height:

@@ -1,157 +1,202 @@
-"""Divergence signals: how much the trajectories of a group disagree after K steps, for every K in one pass.
+"""The signals: numbers that a gate can read off a group after K steps. This is the one place where they register.
 
-A group's actions come as symbols: an integer array (N, G, T), not negative, in which equal numbers are equal actions
-*within a group* and every step after a trajectory's last is `END`. Small numbers are fastest. `Signal.sweep` gives the
-signal at every K = 1 ... T of many groups; `Signal.at_step` gives it at one K of one live group, from its action
-strings, and agrees to the last bit.
+To add one: write its sweep (all K = 1 ... T of many groups in one pass) and its live counterpart (one K of one group),
+and append a `Signal` to `REGISTRY`. Its column in signals.parquet, its curves, its place in every fit and in the
+learned gate, and the live gate's reading of it follow from that.
+
+The first seven are those of "Selective Rollout: Mid-Trajectory Termination for Multi-Sample Agent RL"; the others are
+this project's, and need nothing but what the game said.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
-from rapidfuzz.distance import Levenshtein
 
+from calibrate.agreement import (
+    bigrams,
+    bigrams_at,
+    distinct_prefix_ratio,
+    distinct_prefix_ratio_at,
+    distinct_ratio,
+    distinct_ratio_at,
+    entropy,
+    entropy_at,
+    jaccard_distance,
+    jaccard_distance_at,
+)
+from calibrate.edit_distance import prefix_edit_distance, prefix_edit_distance_at
+from calibrate.experience import (
+    mean_logprob,
+    mean_logprob_at,
+    reached,
+    reached_at,
+    refused_share,
+    refused_share_at,
+    repetition,
+    repetition_at,
+    termination_fraction,
+)
+from calibrate.prefixes import Floats, Prefix
 from collect.schema import LABEL, TEXT, Column, Table
 
-END = 0  # the symbol of a step that a trajectory no longer took; actions are numbered from 1
-
-Symbols = NDArray[np.int32]
-Floats = NDArray[np.float64]
-
-# Pairs of trajectories compared at once: about what a core's own cache holds, and a bound on memory.
-_PAIRS_AT_ONCE = 8192
-_WORD = 64
+Alike = Literal["low", "high"]
 
 
 @dataclass(frozen=True)
 class Signal:
     """A signal: its name in every table, its meaning, its range, and its two implementations.
 
-    A low value says that the group looks alike, hence may be zero-variance: a gate flags values *under* its threshold.
+    `alike` says which values speak for a zero-variance group, decided beforehand and not by data: a gate flags values
+    under its threshold where it is "low", over it where it is "high". `sweep` takes the `Deeds` or the `Views` of many
+    groups (`source`) and gives (N, T); `at_step` takes the prefixes of one live group and K, and agrees with `sweep` up
+    to rounding. `reads` names what of a `Prefix` it needs besides the actions.
     """
 
     name: str
     meaning: str
+    alike: Alike
     lowest: float
     highest: float
-    sweep: Callable[[Symbols], Floats]
-    at_step: Callable[[Sequence[Sequence[str]], int], float]
+    source: Literal["deeds", "views"]
+    reads: tuple[str, ...]
+    sweep: Callable[[Any], Floats]
+    at_step: Callable[[Sequence[Prefix], int], float]
+
+    @property
+    def sign(self) -> int:
+        """1, or -1 where high values speak for zero variance: `sign · value` is low in groups that look alike."""
+        return 1 if self.alike == "low" else -1
+
+    @property
+    def range(self) -> str:
+        """The range in words."""
+        return f"at most {self.highest:g}" if np.isinf(self.lowest) else f"{self.lowest:g} to {self.highest:g}"
 
 
-def prefix_edit_distance(symbols: Symbols) -> Floats:
-    """Mean over the G(G-1)/2 pairs of Levenshtein(prefix_i, prefix_j) / K, at every K = 1 ... T. (N, G, T) -> (N, T).
-
-    N >= 1, G >= 2. Prefixes shorter than K are padded with `END`. Values are in [0, 1], multiples of
-    1 / (K · G(G-1)/2).
-    """
-    count, size, steps = symbols.shape
-    pairs = size * (size - 1) // 2
-    total = _total_by_bits if steps <= _WORD else _total_by_table
-    at_once = max(1, _PAIRS_AT_ONCE // pairs)
-    sums = [total(symbols[start : start + at_once]) for start in range(0, count, at_once)]
-    return np.asarray(np.concatenate(sums) / (pairs * np.arange(1, steps + 1)))
+def verb(action: str) -> str:
+    """The first word of an action; empty where it has none."""
+    return action.split(maxsplit=1)[0] if action.strip() else ""
 
 
-def _total_by_bits(symbols: Symbols) -> NDArray[np.int64]:
-    """Sum over a group's pairs of Levenshtein(prefix_i, prefix_j) at every K = 1 ... T <= 64. (N, G, T) -> (N, T).
-
-    Hyyrö's bit-parallel algorithm (2003), one word a pair: bit r of the words belongs to row r of the table D, whose
-    columns it walks. Bit K of D0 says whether D[K+1][K+1] = D[K][K], so one walk yields the whole diagonal. Rows past
-    the diagonal hold what no lower bit reads.
-    """
-    groups, size, steps = symbols.shape
-    symbols = _dense(symbols)
-    first, second = np.triu_indices(size, 1)
-    word: type[np.unsignedinteger[Any]] = np.uint32 if steps <= 32 else np.uint64
-    one = word(1)
-    # Where each symbol stands in each trajectory: bit k of word (trajectory, symbol) for step k.
-    kinds = int(symbols.max()) + 1
-    places = np.zeros(groups * size * kinds, word)
-    begin = np.arange(groups * size) * kinds
-    for step in range(steps):
-        places[begin + symbols[:, :, step].ravel()] |= one << word(step)
-    # Pairs come first and groups last, so that summing over pairs adds long rows.
-    begin_of_first = begin.reshape(groups, size)[:, first].T
-    columns = symbols.transpose(2, 1, 0)
-    shape = (len(first), groups)
-    plus, minus, distance = np.full(shape, ~word(0)), np.zeros(shape, word), np.zeros(shape, word)
-    total = np.empty((steps, groups), np.int64)
-    for step in range(steps):
-        x = places[begin_of_first + columns[step][second]] | minus
-        d0 = ((plus + (x & plus)) ^ plus) | x
-        distance += ((d0 >> word(step)) & one) ^ one
-        total[step] = distance.sum(axis=0)
-        horizontal_plus, horizontal_minus = minus | ~(plus | d0), plus & d0
-        x = (horizontal_plus << one) | one
-        minus = x & d0
-        plus = (horizontal_minus << one) | ~(x | d0)
-    return total.T
+def _actions(prefixes: Sequence[Prefix]) -> list[Sequence[str]]:
+    return [prefix.actions for prefix in prefixes]
 
 
-def _dense(symbols: Symbols) -> Symbols:
-    """The symbols, numbered anew within each group if they are so large that a table of them would be too."""
-    if symbols.max() <= symbols.shape[1] * symbols.shape[2]:
-        return symbols
-    return np.stack([np.unique(group, return_inverse=True)[1].reshape(group.shape) for group in symbols])
+def _observations(prefixes: Sequence[Prefix]) -> list[Sequence[str]]:
+    return [prefix.observations for prefix in prefixes]
 
 
-def _total_by_table(symbols: Symbols) -> NDArray[np.int64]:
-    """What `_total_by_bits` gives, at any T: the plain table, one row after another for all pairs at once."""
-    groups, size, steps = symbols.shape
-    first, second = np.triu_indices(size, 1)
-    rows, columns = (np.ascontiguousarray(symbols[:, side].transpose(2, 1, 0)) for side in (first, second))
-    above = np.broadcast_to(np.arange(steps + 1, dtype=np.int32)[:, None, None], (steps + 1, len(first), groups))
-    total = np.empty((steps, groups), np.int64)
-    for row in range(1, steps + 1):
-        current = np.empty_like(above)
-        current[0] = row
-        for column in range(1, steps + 1):
-            substituted = above[column - 1] + (rows[row - 1] != columns[column - 1])
-            inserted_or_deleted = np.minimum(above[column], current[column - 1]) + 1
-            np.minimum(substituted, inserted_or_deleted, out=current[column])
-        total[row - 1] = current[row].sum(axis=0)
-        above = current
-    return total.T
+REGISTRY: tuple[Signal, ...] = (
+    Signal(
+        "prefix_edit_distance_mean",
+        "mean over the group's pairs of Levenshtein(first K actions) / K, ended ones padded with one END symbol",
+        "low", 0.0, 1.0, "deeds", (),
+        lambda deeds: prefix_edit_distance(deeds.actions),
+        lambda prefixes, step: prefix_edit_distance_at(_actions(prefixes), step),
+    ),
+    Signal(
+        "action_bigram_jaccard_mean",
+        "mean over pairs of 1 - Jaccard overlap of the sets of consecutive action pairs of the padded prefixes",
+        "low", 0.0, 1.0, "deeds", (),
+        lambda deeds: jaccard_distance(bigrams(deeds.actions)),
+        lambda prefixes, step: jaccard_distance_at([bigrams_at(actions, step) for actions in _actions(prefixes)]),
+    ),
+    Signal(
+        "unique_prefix_ratio",
+        "distinct padded prefixes of K actions / G",
+        "low", 0.0, 1.0, "deeds", (),
+        lambda deeds: distinct_prefix_ratio(deeds.actions),
+        lambda prefixes, step: distinct_prefix_ratio_at(_actions(prefixes), step),
+    ),
+    Signal(
+        "unique_action_ratio",
+        "distinct K-th actions (END where a trajectory has ended) / G",
+        "low", 0.0, 1.0, "deeds", (),
+        lambda deeds: distinct_ratio(deeds.actions),
+        lambda prefixes, step: distinct_ratio_at(_actions(prefixes), step),
+    ),
+    Signal(
+        "action_entropy",
+        "Shannon entropy of the K-th actions over the G trajectories / log2 G",
+        "low", 0.0, 1.0, "deeds", (),
+        lambda deeds: entropy(deeds.actions),
+        lambda prefixes, step: entropy_at(_actions(prefixes), step),
+    ),
+    Signal(
+        "obs_unique_ratio",
+        "distinct observations read when choosing the K-th action (END where a trajectory has ended) / G",
+        "low", 0.0, 1.0, "views", ("observations",),
+        lambda views: distinct_ratio(views.observations),
+        lambda prefixes, step: distinct_ratio_at(_observations(prefixes), step),
+    ),
+    Signal(
+        "termination_fraction",
+        "share of trajectories with at most K - 1 actions",
+        "high", 0.0, 1.0, "deeds", (),
+        lambda deeds: termination_fraction(deeds.lengths, np.arange(1, deeds.actions.shape[2] + 1)),
+        lambda prefixes, step: sum(len(actions) < step for actions in _actions(prefixes)) / len(prefixes),
+    ),
+    Signal(
+        "verb_edit_distance_mean",
+        "prefix_edit_distance_mean over the first words of the actions",
+        "low", 0.0, 1.0, "deeds", (),
+        lambda deeds: prefix_edit_distance(deeds.verbs),
+        lambda prefixes, step: prefix_edit_distance_at(
+            [[verb(action) for action in actions[:step]] for actions in _actions(prefixes)], step
+        ),
+    ),
+    Signal(
+        "action_set_jaccard_mean",
+        "mean over pairs of 1 - Jaccard overlap of the sets of the first K actions (END is no action)",
+        "low", 0.0, 1.0, "deeds", (),
+        lambda deeds: jaccard_distance(deeds.actions),
+        lambda prefixes, step: jaccard_distance_at([frozenset(actions[:step]) for actions in _actions(prefixes)]),
+    ),
+    Signal(
+        "observations_reached",
+        "progress: mean over trajectories of the distinct observations read in the first K steps / K",
+        "low", 0.0, 1.0, "views", ("observations",),
+        lambda views: reached(views.observations),
+        lambda prefixes, step: reached_at(_observations(prefixes), step),
+    ),
+    Signal(
+        "commands_reached",
+        "progress: mean over trajectories of the distinct sets of admissible commands met in the first K steps / K",
+        "low", 0.0, 1.0, "views", ("commands",),
+        lambda views: reached(views.commands),
+        lambda prefixes, step: reached_at(
+            [[frozenset(commands) for commands in prefix.commands[:step]] for prefix in prefixes], step
+        ),
+    ),
+    Signal(
+        "repetition",
+        "share of the group's first K steps that return to an observation which that trajectory had read before",
+        "high", 0.0, 1.0, "views", ("observations",),
+        repetition,
+        repetition_at,
+    ),
+    Signal(
+        "refused_share",
+        "share of the commands sent in the group's first K steps that the game did not admit",
+        "high", 0.0, 1.0, "views", ("refused",),
+        refused_share,
+        refused_share_at,
+    ),
+    Signal(
+        "mean_logprob",
+        "confidence: mean log-probability of the tokens sampled in the group's first K steps",
+        "high", -np.inf, 0.0, "views", ("logprobs", "tokens"),
+        mean_logprob,
+        mean_logprob_at,
+    ),
+)  # fmt: skip
 
-
-def prefix_edit_distance_at(prefixes: Sequence[Sequence[str]], step: int) -> float:
-    """`prefix_edit_distance` at one K for one group of G >= 2 action sequences; only their first K actions count."""
-    # One character an action: rapidfuzz compares characters exactly, but other elements by their hash.
-    characters: dict[str, str] = {}
-    words = [
-        "".join(characters.setdefault(action, chr(len(characters) + 1)) for action in prefix[:step]).ljust(
-            step, chr(END)
-        )
-        for prefix in prefixes
-    ]
-    pairs = len(words) * (len(words) - 1) // 2
-    return sum(Levenshtein.distance(a, b) for a, b in combinations(words, 2)) / (pairs * step)
-
-
-PREFIX_EDIT_DISTANCE = Signal(
-    "prefix_edit_distance_mean",
-    "mean over the group's pairs of Levenshtein(first K actions) / K, ended trajectories padded with one END symbol",
-    0.0,
-    1.0,
-    prefix_edit_distance,
-    prefix_edit_distance_at,
-)
-
-
-def termination_fraction(lengths: NDArray[np.int32], steps: NDArray[np.int64]) -> Floats:
-    """Share of a group's trajectories with at most K - 1 actions (one of exactly K is not counted). -> (N, S)."""
-    return np.asarray((lengths[:, :, None] < steps).mean(axis=1))
-
-
-def eligible(lengths: NDArray[np.int32], steps: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether some trajectory is longer than K, so that cutting at K saves something. (N, G), (S,) -> (N, S)."""
-    return np.asarray(lengths.max(axis=1)[:, None] > steps)
-
+BY_NAME: Mapping[str, Signal] = {signal.name: signal for signal in REGISTRY}
+PREFIX_EDIT_DISTANCE = REGISTRY[0]
+TERMINATION_FRACTION = BY_NAME["termination_fraction"]
 
 SIGNALS = Table(
     "signals",
@@ -159,6 +204,7 @@ SIGNALS = Table(
     ("group_id", "step"),
     (
         Column("group_id", TEXT, "the group"),
+        Column("game_id", TEXT, "the game: the task, which several groups may share"),
         Column("task_type", LABEL, "one of ALFWorld's six task types"),
         Column("group_size", pa.int32(), "G, the number of trajectories"),
         Column("horizon", pa.int32(), "the most steps a trajectory may take"),
@@ -170,11 +216,6 @@ SIGNALS = Table(
             "mixed if the final rewards vary; else all_fail (all 0), all_succeed (all 1) or uniform (another reward)",
         ),
         Column("reward_variance", pa.float64(), "population variance of the G final rewards"),
-        Column(
-            PREFIX_EDIT_DISTANCE.name,
-            pa.float64(),
-            f"{PREFIX_EDIT_DISTANCE.meaning}; {PREFIX_EDIT_DISTANCE.lowest:g} to {PREFIX_EDIT_DISTANCE.highest:g}",
-        ),
-        Column("termination_fraction", pa.float64(), "share of trajectories with at most K - 1 actions; 0 to 1"),
+        *(Column(signal.name, pa.float32(), f"{signal.meaning}; {signal.range}") for signal in REGISTRY),
     ),
 )

@@ -209,7 +209,7 @@ def test_the_gate_of_a_run_carries_its_evidence(calibrate: Run, tmp_path: Path) 
     gate = load(tmp_path / "run" / "gate.json")
     # Cutting at the first step saves most: all trajectories of a failing group are the same from the start.
     assert (gate.step, gate.group_size, gate.horizon, gate.model, gate.prompt) == (1, 3, 6, "tiny", "act")
-    assert (gate.evidence.eligible, gate.evidence.cut, gate.evidence.true_positives) == (24, 12, 12)
+    assert (gate.evidence.population, gate.evidence.cut, gate.evidence.true_positives) == (24, 12, 12)
     tokens = [[sum(s.reply_tokens for s in t.steps[k:]) for t in g.trajectories] for g in groups for k in (0, 1)]
     total, after = sum(map(sum, tokens[::2])), sum(map(sum, tokens[1:24:2]))
     assert gate.evidence.saving == pytest.approx(after / total)

@@ -12,14 +12,16 @@ import pytest
 from rapidfuzz.distance import Levenshtein
 from synthetic import make_group
 
+from calibrate.prefixes import Prefix
 from calibrate.rollouts import read_rollouts, write_signals
-from calibrate.signals import SIGNALS
+from calibrate.signals import REGISTRY, SIGNALS
 from collect.errors import InputError
-from collect.schema import TRAJECTORIES
+from collect.schema import STEPS, TRAJECTORIES
 from collect.store import committed_parts, open_run
 from collect.trajectory import Decision, Group
 
 TOLERANCE = 1e-8
+D = "prefix_edit_distance_mean"
 
 
 def write(folder: Path, groups: list[Group], flush: int = 7) -> Path:
@@ -52,12 +54,19 @@ def test_every_number_of_the_sample_equals_what_the_groups_say(tmp_path: Path, s
         rewards = [t.reward for t in trajectories]
         assert sample.zero_variance[row] == (len(set(rewards)) == 1)
         assert sample.reward_variance[row] == pytest.approx(np.var(rewards))
+        assert sample.tasks[row] == by_id[name].game.id
         assert sample.cost.total[row] == sum(len(t.logprobs) for t in trajectories)
         for column, step in enumerate(sample.steps.tolist()):
             padded = [[*t.actions[:step], *["END"] * (step - len(t.actions))] for t in trajectories]
             distances = [Levenshtein.distance(a, b) for a, b in combinations(padded, 2)]
-            assert sample.scores[row, column] == sum(distances) / (len(distances) * step)
+            assert sample.signals[D][row, column] == np.float32(sum(distances) / (len(distances) * step))
             assert sample.eligible[row, column] == any(len(t.steps) > step for t in trajectories)
+            prefixes = [Prefix.of(t.steps) for t in trajectories]
+            for signal in REGISTRY:
+                live = signal.at_step(prefixes, step)
+                assert sample.signals[signal.name][row, column] == pytest.approx(live, rel=1e-6, abs=1e-7)
+            assert sample.step_cost is not None
+            assert sample.step_cost.after[row, column] == sum(max(0, len(t.steps) - step) for t in trajectories)
             later = [s.reply_tokens for t in trajectories for s in t.steps[step:]]
             assert sample.cost.after[row, column] == sum(later)
 
@@ -78,11 +87,13 @@ def test_trajectories_of_a_group_may_lie_apart_and_in_any_order(
 ) -> None:
     run = write(tmp_path / "run", random_groups(40), flush=40)
     expected = read_rollouts(run, TOLERANCE).fingerprint()
-    (part,) = committed_parts(run, "trajectories")
-    rows = pq.read_table(part)
-    order = np.random.default_rng(0).permutation(rows.num_rows)
-    pq.write_table(rows.take(pa.array(order)), part, row_group_size=9)
-    monkeypatch.setattr("calibrate.rollouts._TRAJECTORIES_AT_ONCE", 10)
+    for table in ("trajectories", "steps"):
+        (part,) = committed_parts(run, table)
+        rows = pq.read_table(part)
+        order = np.random.default_rng(0).permutation(rows.num_rows)
+        pq.write_table(rows.take(pa.array(order)), part, row_group_size=9)
+    monkeypatch.setattr("calibrate.blocks._TRAJECTORIES_AT_ONCE", 10)
+    monkeypatch.setattr("calibrate.blocks._STEPS_AT_ONCE", 25)
     assert read_rollouts(run, TOLERANCE).fingerprint() == expected
 
 
@@ -96,13 +107,13 @@ def test_signals_are_written_as_declared_one_row_a_group_and_step(tmp_path: Path
     assert rows.select("group_id", "step").rows() == [(name, k) for name in sample.group_ids for k in range(1, 5)]
     types = {group.id: group.game.task_type for group in groups}
     assert rows["task_type"].to_list() == [types[name] for name in rows["group_id"]]
-    assert rows["prefix_edit_distance_mean"].to_list() == sample.scores.ravel().tolist()
+    assert rows["prefix_edit_distance_mean"].to_list() == sample.signals[D].ravel().tolist()
     ended = [
         np.mean([len(t.steps) < k for t in group.trajectories])
         for group in sorted(groups, key=lambda g: g.id)
         for k in range(1, 5)
     ]
-    assert rows["termination_fraction"].to_list() == ended
+    assert rows["termination_fraction"].to_list() == pytest.approx(ended)
 
 
 def test_groups_that_a_gate_cut_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -204,7 +215,19 @@ def test_trajectories_that_contradict_themselves_are_refused_by_group(tmp_path: 
     assert "do not fit together" in told
 
 
-@pytest.mark.parametrize("table", ["groups", "trajectories"])
+@pytest.mark.parametrize("column", ["trajectory", "step", "reply_logprob"])
+def test_steps_that_contradict_the_trajectories_are_refused_by_group(tmp_path: Path, column: str) -> None:
+    groups = random_groups(3)
+    run = write(tmp_path / "run", groups, flush=3)
+    (part,) = committed_parts(run, "steps")
+    rows = pq.read_table(part).to_pylist()
+    rows[5][column] = {"trajectory": 7, "step": 99, "reply_logprob": float("nan")}[column]
+    pq.write_table(pa.Table.from_pylist(rows, schema=STEPS.arrow), part)
+    told = refusal(run)
+    assert f"the steps of group {rows[5]['group_id']!r} do not fit its trajectories" in told
+
+
+@pytest.mark.parametrize("table", ["groups", "trajectories", "steps"])
 def test_a_part_damaged_in_the_middle_is_refused(tmp_path: Path, table: str) -> None:
     run = write(tmp_path / "run", random_groups(8), flush=8)
     (part,) = committed_parts(run, table)

@@ -8,9 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrate.convention import Convention
-from calibrate.fit import MIN_CUTS, Fit, Tally, as_gate, fit, sweep, tally
+from calibrate.fit import Search, apply, find, fit, ladder
+from calibrate.ladder import MIN_CUTS
+from calibrate.rules import Rule, Threshold
 from calibrate.sample import Cost, Sample
+from calibrate.tally import Tally
 from collect.errors import InputError
+
+SIGNAL = "prefix_edit_distance_mean"
 
 
 def make_sample(
@@ -19,20 +24,21 @@ def make_sample(
     eligible: list[list[bool]] | None = None,
     after: list[list[int]] | None = None,
     total: list[int] | None = None,
+    tasks: list[str] | None = None,
+    signals: dict[str, list[list[float]]] | None = None,
 ) -> Sample:
     """A sample at K = 1 ... S; without costs, each group costs 10 and saves 6 when cut."""
     shape = np.array(scores).shape
     return Sample(
-        signal="prefix_edit_distance_mean",
         group_size=4,
         horizon=30,
         steps=np.arange(1, shape[1] + 1),
         group_ids=pl.Series([f"g{g:03}" for g in range(shape[0])]),
+        tasks=pl.Series([f"g{g:03}" for g in range(shape[0])] if tasks is None else tasks),
         task_types=None,
         outcomes=np.array(outcomes),
         reward_variance=np.where(np.array(outcomes) == "mixed", 0.1875, 0.0),
-        scores=np.array(scores),
-        termination_fraction=None,
+        signals={SIGNAL: np.array(scores)} | {name: np.array(values) for name, values in (signals or {}).items()},
         eligible=np.ones(shape, bool) if eligible is None else np.array(eligible),
         eligible_exactly=True,
         cost=Cost(
@@ -43,8 +49,28 @@ def make_sample(
     )
 
 
-def fit_all(sample: Sample, target: float, convention: Convention = Convention.ELIGIBLE) -> Fit:
-    return fit(sample, target, convention, range(len(sample.steps)))
+def search_of(sample: Sample, target: float, convention: Convention = Convention.ELIGIBLE, **more: Any) -> Search:
+    columns = tuple(range(len(sample.steps)))
+    return Search(target, convention, columns, **({"signals": (SIGNAL,)} | more))
+
+
+def chosen_by(
+    sample: Sample, target: float, convention: Convention = Convention.ELIGIBLE, **more: Any
+) -> tuple[Rule, Tally] | None:
+    """The chosen rule, and what it does to the sample."""
+    found = find(sample, search_of(sample, target, convention, **more))
+    return None if found is None else (found.rule, apply(sample, found.rule, convention))
+
+
+def threshold_of(sample: Sample, target: float) -> tuple[Threshold, Tally]:
+    chosen = chosen_by(sample, target)
+    assert chosen is not None
+    assert isinstance(chosen[0], Threshold)
+    return chosen[0], chosen[1]
+
+
+def at(sample: Sample, threshold: float, convention: Convention = Convention.ELIGIBLE, step: int = 1) -> Tally:
+    return apply(sample, Threshold(signal=SIGNAL, step=step, threshold=threshold), convention)
 
 
 @st.composite
@@ -72,12 +98,12 @@ def brute_force(sample: Sample, target: float, convention: Convention) -> dict[t
     size, found = sample.size, {}
     mixed = [outcome == "mixed" for outcome in sample.outcomes]
     for column, step in enumerate(sample.steps.tolist()):
-        running = sample.eligible[:, column].tolist()
+        running, scores = sample.eligible[:, column].tolist(), sample.signals[SIGNAL][:, column].tolist()
         counted = [g for g in range(size) if convention is Convention.PAPER or running[g]]
         if not any(running):
             continue
-        for highest in {sample.scores[g, column] for g in counted}:
-            taken = [g for g in counted if sample.scores[g, column] <= highest]
+        for highest in {scores[g] for g in counted}:
+            taken = [g for g in counted if scores[g] <= highest]
             hits = sum(not mixed[g] for g in taken)
             saved = Fraction(int(sum(sample.cost.after[g, column] for g in taken)), int(sample.cost.total.sum()))
             dropped = Fraction(len(taken) - hits, max(1, sum(mixed)))
@@ -92,26 +118,27 @@ def test_the_chosen_gate_is_the_best_that_a_brute_force_search_finds(
     sample: Sample, target: float, convention: Convention
 ) -> None:
     feasible = brute_force(sample, target, convention)
-    chosen = fit_all(sample, target, convention).chosen
+    chosen = chosen_by(sample, target, convention)
     if not feasible:
         assert chosen is None
         return
     assert chosen is not None
-    assert (chosen.step, chosen.taken) in feasible
-    assert chosen.net_saving.value == pytest.approx(float(feasible[chosen.step, chosen.taken]), abs=1e-12)
-    assert chosen.net_saving.value == pytest.approx(float(max(feasible.values())), abs=1e-12)
+    rule, counts = chosen
+    assert (rule.steps[0], counts.taken) in feasible
+    assert counts.net_saving.value == pytest.approx(float(feasible[rule.steps[0], int(counts.taken)]), abs=1e-12)
+    assert counts.net_saving.value == pytest.approx(float(max(feasible.values())), abs=1e-12)
 
 
 @given(samples(), st.sampled_from(Convention))
 @settings(max_examples=100, deadline=None)
 def test_each_swept_threshold_counts_what_applying_it_counts(sample: Sample, convention: Convention) -> None:
     for column in range(len(sample.steps)):
-        found = sweep(sample, column, convention)
+        found = ladder(sample, SIGNAL, column, convention)
         assert np.all(np.diff(found.thresholds) > 0)
         for place, threshold in enumerate(found.thresholds.tolist()):
-            applied = tally(sample, column, threshold, convention)
+            applied = at(sample, threshold, convention, column + 1)
             assert (applied.taken, applied.true_positives) == (found.taken[place], found.true_positives[place])
-            assert applied.net_saving.value == found.net_saving[place]
+            assert applied.net_saving.value == pytest.approx(found.net_saving[place], abs=1e-12)
 
 
 @given(samples())
@@ -119,31 +146,29 @@ def test_each_swept_threshold_counts_what_applying_it_counts(sample: Sample, con
 def test_a_fit_does_not_depend_on_the_order_of_the_groups(sample: Sample) -> None:
     order = np.random.default_rng(0).permutation(sample.size)
     shuffled = make_sample(
-        sample.scores[order].tolist(),
+        sample.signals[SIGNAL][order].tolist(),
         sample.outcomes[order].tolist(),
         sample.eligible[order].tolist(),
         sample.cost.after[order].tolist(),
         sample.cost.total[order].tolist(),
     )
-    one, other = fit_all(sample, 0.5).chosen, fit_all(shuffled, 0.5).chosen
-    assert (one and (one.step, one.threshold, one.taken)) == (other and (other.step, other.threshold, other.taken))
+    one, other = chosen_by(sample, 0.5), chosen_by(shuffled, 0.5)
+    assert (one and (one[0], one[1].taken)) == (other and (other[0], other[1].taken))
 
 
 def test_the_threshold_lies_halfway_to_the_next_score() -> None:
     sample = make_sample([[0.0]] * 12 + [[0.3]] * 6, ["all_fail"] * 12 + ["mixed"] * 6)
-    chosen = fit_all(sample, 0.9).chosen
-    assert chosen is not None
-    assert chosen.threshold == 0.15
+    rule, chosen = threshold_of(sample, 0.9)
+    assert rule.threshold == 0.15
     assert (chosen.flagged, chosen.true_positives, chosen.false_positives) == (12, 12, 0)
 
 
-def test_neighbouring_scores_one_rounding_apart_are_told_apart() -> None:
-    low = 0.1
-    high = float(np.nextafter(low, 1))
-    sample = make_sample([[low]] * 11 + [[high]] * 5, ["all_succeed"] * 11 + ["mixed"] * 5)
-    chosen = fit_all(sample, 1.0).chosen
-    assert chosen is not None
-    assert chosen.taken == 11
+def test_scores_that_differ_by_less_than_the_rounding_of_sums_are_taken_together() -> None:
+    sample = make_sample([[0.1]] * 11 + [[0.1 + 1e-8]] * 5 + [[0.1001]] * 5, ["all_succeed"] * 11 + ["mixed"] * 10)
+    assert chosen_by(sample, 1.0) is None
+    rule, chosen = threshold_of(sample, 0.6)
+    assert chosen.taken == 16
+    assert rule.threshold == pytest.approx(0.10005)
 
 
 def test_ineligible_groups_are_flagged_but_not_cut() -> None:
@@ -153,9 +178,9 @@ def test_ineligible_groups_are_flagged_but_not_cut() -> None:
         [[False]] * 2 + [[True]] * 18,
         [[0]] * 2 + [[6]] * 18,
     )
-    live = tally(sample, 0, 0.25, Convention.ELIGIBLE)
+    live = at(sample, 0.25)
     assert (live.flagged, live.cut, live.taken, live.true_positives) == (14, 12, 12, 10)
-    paper = tally(sample, 0, 0.25, Convention.PAPER)
+    paper = at(sample, 0.25, Convention.PAPER)
     assert (paper.flagged, paper.cut, paper.taken, paper.true_positives) == (14, 12, 14, 12)
     assert live.saving.value == paper.saving.value == 72 / 200
     assert live.recall.value == 1.0
@@ -166,22 +191,20 @@ def test_ties_in_net_saving_go_to_the_smaller_step_and_the_fewer_groups() -> Non
     # Both steps rank alike; the two groups at 0.2 save nothing and so tie with the twelve at 0.
     scores = [[0.0, 0.0]] * 12 + [[0.2, 0.2]] * 2 + [[0.5, 0.5]] * 6
     sample = make_sample(scores, ["all_fail"] * 14 + ["mixed"] * 6, after=[[6, 6]] * 12 + [[0, 0]] * 2 + [[6, 6]] * 6)
-    chosen = fit_all(sample, 0.9).chosen
-    assert chosen is not None
-    assert (chosen.step, chosen.taken) == (1, 12)
+    rule, chosen = threshold_of(sample, 0.9)
+    assert (rule.step, chosen.taken) == (1, 12)
 
 
 def test_precision_need_not_rise_with_the_threshold() -> None:
     scores = [[0.0]] * 4 + [[0.1]] * 20 + [[0.6]] * 9
     sample = make_sample(scores, ["mixed"] * 4 + ["all_fail"] * 20 + ["mixed"] * 9)
-    chosen = fit_all(sample, 0.8).chosen
-    assert chosen is not None
+    _, chosen = threshold_of(sample, 0.8)
     assert (chosen.taken, chosen.true_positives) == (24, 20)
 
 
 def test_a_gate_under_the_break_even_precision_has_a_negative_net_saving() -> None:
     sample = make_sample([[0.0]] * 12 + [[0.5]] * 8, ["all_fail"] * 4 + ["mixed"] * 16, after=[[1]] * 20)
-    found = tally(sample, 0, 0.25, Convention.ELIGIBLE)
+    found = at(sample, 0.25)
     # A cut saves a tenth of a group and four fifths of the groups are informative.
     assert found.break_even_precision == pytest.approx(1 - 0.1 * 0.8)
     assert found.precision.value < found.break_even_precision
@@ -189,9 +212,8 @@ def test_a_gate_under_the_break_even_precision_has_a_negative_net_saving() -> No
 
 
 def no_gate(sample: Sample, target: float) -> str:
-    found = fit_all(sample, target)
-    assert found.chosen is None
-    return found.shortfall
+    assert chosen_by(sample, target) is None
+    return fit(sample, search_of(sample, target), SIGNAL).shortfall
 
 
 def test_too_few_groups_are_named_as_what_is_short() -> None:
@@ -217,19 +239,19 @@ def test_a_gate_that_drops_every_informative_group_is_none() -> None:
 
 
 def test_groups_of_one_class_alone_can_be_fitted() -> None:
-    idle = fit_all(make_sample([[0.0], [0.1]] * 10, ["all_fail"] * 20), 0.9)
-    assert idle.chosen is not None
-    assert idle.chosen.precision.value == 1.0
-    assert idle.chosen.net_saving.value == idle.chosen.saving.value == 0.6
-    assert idle.steps[0].auroc is None
-    assert fit_all(make_sample([[0.0], [0.1]] * 10, ["mixed"] * 20), 0.9).chosen is None
+    sample = make_sample([[0.0], [0.1]] * 10, ["all_fail"] * 20)
+    _, idle = threshold_of(sample, 0.9)
+    assert idle.precision.value == 1.0
+    assert idle.net_saving.value == idle.saving.value == 0.6
+    assert fit(sample, search_of(sample, 0.9), SIGNAL).steps[0].auroc is None
+    assert chosen_by(make_sample([[0.0], [0.1]] * 10, ["mixed"] * 20), 0.9) is None
 
 
 def test_a_step_without_an_eligible_group_is_no_candidate_in_either_convention() -> None:
     eligible = [[True, False]] * 20
     sample = make_sample([[0.4, 0.0]] * 20, (["all_fail"] * 3 + ["mixed"]) * 5, eligible, [[6, 0]] * 20)
     for convention in Convention:
-        ended = fit_all(sample, 0.5, convention).steps[1]
+        ended = fit(sample, search_of(sample, 0.5, convention), SIGNAL).steps[1]
         assert ended.best is None
         assert ended.auroc is None
 
@@ -238,17 +260,6 @@ def test_a_step_that_the_sample_lacks_is_refused_with_those_it_has() -> None:
     sample = make_sample([[0.0, 0.0, 0.0]], ["mixed"])
     with pytest.raises(InputError, match="1 to 3"):
         sample.column(4)
-
-
-def test_the_gate_records_what_it_was_chosen_for_and_on() -> None:
-    sample = make_sample([[0.0]] * 12 + [[0.3]] * 6, ["all_fail"] * 12 + ["mixed"] * 6)
-    found = fit_all(sample, 0.9)
-    assert isinstance(found.chosen, Tally)
-    gate = as_gate(found.chosen, found, sample, None)
-    assert (gate.step, gate.threshold, gate.group_size, gate.horizon) == (1, 0.15, 4, 30)
-    assert (gate.evidence.groups, gate.evidence.cut, gate.evidence.true_positives) == (18, 12, 12)
-    assert gate.evidence.precision_low == pytest.approx(0.025 ** (1 / 12))
-    assert not gate.certified
 
 
 def test_the_fingerprint_changes_with_any_score_and_with_any_id() -> None:

@@ -1,20 +1,27 @@
 import json
+import math
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
+from synthetic import make_group
 
 from calibrate.convention import Convention
+from calibrate.edit_distance import prefix_edit_distance_at
 from calibrate.gate import Evidence, Gate, load, save, versions
-from calibrate.signals import prefix_edit_distance_at
+from calibrate.prefixes import Prefix
+from calibrate.rules import Either, Learned, Sequential, Stage, Term, Threshold
+from calibrate.signals import REGISTRY, Signal
 from collect.errors import InputError
 
+D = "prefix_edit_distance_mean"
+STAGES = [{"step": 2, "threshold": 0.1}, {"step": 3, "threshold": 0.3}]
 EVIDENCE = Evidence(
     groups=100,
+    tasks=100,
     zero_variance=39,
-    eligible=94,
-    eligible_exactly=True,
+    population=94,
     taken=17,
     cut=17,
     true_positives=13,
@@ -37,10 +44,10 @@ EVIDENCE = Evidence(
 
 
 def make_gate(**changes: Any) -> Gate:
+    rule: dict[str, Any] = {"signal": D, "step": 3, "threshold": 0.1 + 0.2}
+    rule |= {name: changes.pop(name) for name in tuple(rule) if name in changes}
     fields: dict[str, Any] = {
-        "signal": "prefix_edit_distance_mean",
-        "step": 3,
-        "threshold": 0.1 + 0.2,
+        "rule": Threshold(**rule),
         "group_size": 3,
         "horizon": 30,
         "model": "SmolLM2-135M-Instruct",
@@ -99,19 +106,21 @@ def test_a_gate_reads_back_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "gate.json"
     save(make_gate(), path)
     assert load(path) == make_gate()
-    assert json.loads(path.read_text())["threshold"] == 0.1 + 0.2
+    assert json.loads(path.read_text())["rule"]["threshold"] == 0.1 + 0.2
     assert [p.name for p in tmp_path.iterdir()] == ["gate.json"]
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"step": 0}, "step"),
-        ({"threshold": None}, "threshold"),
-        ({"signal": "novelty"}, "unknown signal 'novelty'"),
+        ({"rule": {"kind": "threshold", "signal": D, "step": 0, "threshold": 0.1}}, "step"),
+        ({"rule": {"kind": "threshold", "signal": D, "step": 3, "threshold": None}}, "threshold"),
+        ({"rule": {"kind": "threshold", "signal": "novelty", "step": 3, "threshold": 0.1}}, "unknown signal 'novelty'"),
+        ({"rule": {"kind": "oracle"}}, "oracle"),
+        ({"rule": {"kind": "sequential", "signal": D, "stages": STAGES[::-1]}}, "ascend"),
         ({"certified": True}, "certified"),
         ({"surprise": 1}, "surprise"),
-        ({"format_version": 2}, "newer version"),
+        ({"format_version": 3}, "newer version"),
     ],
 )
 def test_a_gate_that_was_tampered_with_is_refused_in_one_line(
@@ -139,3 +148,71 @@ def test_a_missing_gate_and_an_unwritable_place_are_the_users_errors(tmp_path: P
         load(tmp_path / "none.json")
     with pytest.raises(InputError, match="cannot be written"):
         save(make_gate(), tmp_path / "no" / "gate.json")
+
+
+def test_a_gate_of_the_first_format_still_reads(tmp_path: Path) -> None:
+    old = json.loads(make_gate().model_dump_json())
+    old |= old.pop("rule") | {"format_version": 1, "certified": False}
+    old["evidence"] |= {"eligible": 94, "eligible_exactly": True}
+    for name in ("certificate", "out_of_sample"):
+        del old[name]
+    for name in ("tasks", "population"):
+        del old["evidence"][name]
+    path = tmp_path / "gate.json"
+    path.write_text(json.dumps(old))
+    assert load(path) == make_gate()
+
+
+# Gates beyond one threshold, live
+
+
+def test_a_gate_on_a_signal_whose_high_values_mean_alike_flags_over_its_threshold() -> None:
+    gate = make_gate(signal="termination_fraction", threshold=0.3)
+    assert gate.decide(ALIKE, eligible=True).flagged  # one of three has ended before step 3
+    assert not make_gate(signal="termination_fraction", threshold=1 / 3).decide(ALIKE, eligible=True).flagged
+
+
+def test_the_or_rule_flags_when_enough_have_ended_whatever_their_distance() -> None:
+    apart = [["a", "b", "c"], ["d", "e", "f"], ["g"]]
+    for ended, flagged in ((1 / 3, True), (0.5, False)):
+        gate = make_gate(rule=Either(signal=D, step=3, threshold=0.1, ended=ended))
+        assert gate.decide(apart, eligible=True).flagged is flagged
+    assert make_gate(rule=Either(signal=D, step=3, threshold=0.3, ended=1.0)).decide(ALIKE, eligible=True).flagged
+
+
+def test_a_sequential_gate_decides_at_each_of_its_steps_and_at_no_other() -> None:
+    gate = make_gate(rule=Sequential(signal=D, stages=(Stage(step=2, threshold=0.0), Stage(step=3, threshold=0.3))))
+    assert gate.steps == (2, 3)
+    first, second = (gate.decide(ALIKE, eligible=True, step=step) for step in gate.steps)
+    assert (first.step, first.flagged, second.step, second.flagged) == (2, False, 3, True)
+    with pytest.raises(InputError, match="decides at K = 2, 3, not 4"):
+        gate.decide(ALIKE, eligible=True, step=4)
+
+
+def test_a_learned_gate_weighs_its_signals_by_the_coefficients_in_its_file(tmp_path: Path) -> None:
+    terms = (
+        Term(signal=D, mean=0.1, scale=0.5, weight=2.0),
+        Term(signal="repetition", mean=0.0, scale=0.25, weight=-1.0),
+    )
+    gate = make_gate(rule=Learned(step=2, threshold=0.5, intercept=0.3, terms=terms))
+    path = tmp_path / "gate.json"
+    save(gate, path)
+    prefixes = [Prefix(["a", "b"], ["x", "x"]), Prefix(["a", "c"], ["x", "y"]), Prefix(["a"], ["x"])]
+    # Distances at K = 2: 1, 1, 1 over 3 pairs of 2 steps; one of five steps returns.
+    expected = 1 / (1 + math.exp(-(0.3 + 2 * (0.5 - 0.1) / 0.5 - 0.2 / 0.25)))
+    assert load(path).decide(prefixes, eligible=True).score == pytest.approx(expected)
+
+
+def test_what_a_gate_reads_must_be_there() -> None:
+    gate = make_gate(signal="repetition")
+    with pytest.raises(InputError, match="reads repetition, and a prefix lacks its observations"):
+        gate.decide(ALIKE, eligible=True)
+
+
+@pytest.mark.parametrize("signal", REGISTRY, ids=lambda signal: signal.name)
+def test_every_signal_decides_on_the_steps_of_the_rollout_loop(signal: Signal) -> None:
+    group = make_group(random.Random(1), 3, 6)
+    gate = make_gate(signal=signal.name, threshold=0.0 if signal.alike == "low" else -1e9)
+    decision = gate.decide([t.steps[:3] for t in group.trajectories], eligible=True)
+    assert decision.score == signal.at_step([Prefix.of(t.steps) for t in group.trajectories], 3)
+    assert decision.flagged is (signal.alike == "high")

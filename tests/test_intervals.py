@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from calibrate.intervals import proportion, relative_saving
+from calibrate.intervals import proportion, relative_saving, share
 
 
 @pytest.mark.parametrize(("successes", "trials"), [(13, 17), (1, 9), (40, 200)])
@@ -37,7 +37,7 @@ def test_the_interval_of_a_saving_agrees_with_the_bootstrap_over_groups() -> Non
         return float(1 - (cost - saved)[rows].sum() / cost[rows].sum() * informative[rows].sum() / kept.sum())
 
     value = net(np.arange(400))
-    found = relative_saving(value, [cost - saved, informative], [cost, informative & ~dropped])
+    found = relative_saving(value, [cost - saved, informative], [cost, informative & ~dropped], np.arange(400))
     resampled = [net(rng.integers(0, 400, 400)) for _ in range(2000)]
     assert found.value == value
     assert [found.low, found.high] == pytest.approx(np.quantile(resampled, [0.025, 0.975]), abs=0.006)
@@ -45,6 +45,49 @@ def test_the_interval_of_a_saving_agrees_with_the_bootstrap_over_groups() -> Non
 
 def test_a_saving_over_nothing_has_no_interval() -> None:
     for kept, of in (([5], [9]), ([0, 0], [3, 4])):
-        found = relative_saving(0.5, [np.array(kept)], [np.array(of)])
+        found = relative_saving(0.5, [np.array(kept)], [np.array(of)], np.arange(len(of)))
         assert math.isnan(found.low)
         assert math.isnan(found.high)
+
+
+def test_a_share_of_groups_of_distinct_tasks_has_the_exact_interval() -> None:
+    among = np.array([1, 1, 0, 1, 1, 0])
+    found = share(np.array([1, 0, 0, 1, 1, 0]), among, np.array([5, 2, 2, 3, 9, 9]))
+    assert found == proportion(3, 4)
+
+
+def test_groups_that_repeat_their_task_tell_no_more_than_the_tasks() -> None:
+    hits = np.repeat(np.random.default_rng(0).random(40) < 0.7, 5)
+    found = share(hits, np.ones(200), np.repeat(np.arange(40), 5))
+    alone = share(hits[::5], np.ones(40), np.arange(40))
+    assert found.value == alone.value
+    assert (found.low, found.high) == pytest.approx((alone.low, alone.high), abs=0.01)
+    assert found.high - found.low > 2 * (share(hits, np.ones(200), np.arange(200)).high - found.value)
+
+
+def test_when_every_group_hits_the_tasks_are_the_trials() -> None:
+    found = share(np.ones(12), np.ones(12), np.repeat(np.arange(3), 4))
+    assert (found.value, found.high) == (1.0, 1.0)
+    assert found.low == pytest.approx(0.025 ** (1 / 3))
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.8, 0.95])
+def test_the_interval_of_clustered_groups_covers(rate: float) -> None:
+    rng = np.random.default_rng(7)
+    task = np.repeat(np.arange(60), 4)
+    covered = 0
+    for _ in range(500):
+        of_task = rng.beta(2 * rate, 2 * (1 - rate), 60)  # strongly alike within a task
+        found = share(rng.random(240) < of_task[task], np.ones(240), task)
+        covered += found.low <= rate <= found.high
+    assert covered / 500 > 0.92
+
+
+def test_the_interval_of_a_saving_widens_when_groups_share_tasks() -> None:
+    rng = np.random.default_rng(6)
+    cost = np.repeat(rng.integers(100, 900, 50), 6)
+    saved = np.where(np.repeat(rng.random(50) < 0.3, 6), cost // 2, 0)
+    value = float(saved.sum() / cost.sum())
+    alone = relative_saving(value, [cost - saved], [cost], np.arange(300))
+    together = relative_saving(value, [cost - saved], [cost], np.repeat(np.arange(50), 6))
+    assert together.high - together.low == pytest.approx(np.sqrt(6) * (alone.high - alone.low), rel=0.05)

@@ -10,6 +10,7 @@ from calibrate.sample import Sample
 from calibrate.signal_table import read_table
 from collect.errors import InputError
 
+D = "prefix_edit_distance_mean"
 ROWS = pl.DataFrame(
     {
         "group_id": ["a", "a", "b", "b", "c", "c"],
@@ -53,7 +54,7 @@ def test_a_table_is_read_as_it_is_whatever_the_order_of_its_rows(write: Callable
     assert sample.group_ids.to_list() == ["a", "b", "c"]
     assert sample.steps.tolist() == [1, 2]
     assert sample.outcomes.tolist() == ["mixed", "all_fail", "all_succeed"]
-    assert sample.scores.tolist() == [[0.5, 0.25], [0.0, 0.125], [0.0, 1.0]]
+    assert sample.signals[D].tolist() == [[0.5, 0.25], [0.0, 0.125], [0.0, 1.0]]
     assert sample.reward_variance.tolist() == [0.25, 0.0, 0.0]
 
 
@@ -84,7 +85,7 @@ def test_the_cost_is_the_step_budget_of_the_horizon(write: Callable[[pl.DataFram
 def test_one_step_alone_can_be_read(write: Callable[[pl.DataFrame], Path]) -> None:
     sample = read(write(ROWS), at_step=2)
     assert sample.steps.tolist() == [2]
-    assert sample.scores.tolist() == [[0.25], [0.125], [1.0]]
+    assert sample.signals[D].tolist() == [[0.25], [0.125], [1.0]]
 
 
 def test_without_outcomes_the_reward_variance_decides(write: Callable[[pl.DataFrame], Path]) -> None:
@@ -113,7 +114,7 @@ def test_numbers_of_a_csv_are_read_to_the_last_bit(tmp_path: Path) -> None:
     path.write_text("group_id,step,reward_variance,prefix_edit_distance_mean,termination_fraction\n" + text)
     sample = read(path)
     expected = {f"g{i}": v for i, v in enumerate(values.tolist())}
-    assert sample.scores[:, 0].tolist() == [expected[name] for name in sample.group_ids]
+    assert sample.signals[D][:, 0].tolist() == [expected[name] for name in sample.group_ids]
 
 
 @pytest.mark.parametrize(
@@ -192,3 +193,22 @@ def test_a_foreign_parquet_file_is_refused_by_its_missing_column(tmp_path: Path)
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     refusal(tmp_path / "none.csv")
     refusal(tmp_path)
+
+
+def test_every_signal_that_a_table_carries_is_read_and_one_that_is_asked_for_must_be_there(tmp_path: Path) -> None:
+    path = tmp_path / "table.parquet"
+    ROWS.with_columns(repetition=pl.Series([0.0, 0.5, 0.25, 0.0, 1.0, 1.0])).write_parquet(path)
+    sample = read(path)
+    assert set(sample.signals) == {D, "termination_fraction", "repetition"}
+    assert sample.signals["repetition"].tolist() == [[0.0, 0.5], [0.25, 0.0], [1.0, 1.0]]
+    assert "the column mean_logprob is missing" in refusal(path, signals=("mean_logprob",))
+
+
+def test_the_task_is_the_game_or_else_the_group_id_without_its_visit(tmp_path: Path) -> None:
+    path = tmp_path / "table.parquet"
+    names = {"a": "task#0", "b": "task#1", "c": "other"}
+    rows = ROWS.with_columns(pl.col("group_id").replace_strict(names))
+    rows.write_parquet(path)
+    assert read(path).tasks.to_list() == ["other", "task", "task"]
+    rows.with_columns(game_id=pl.Series(["x", "x", "y", "y", "x", "x"])).write_parquet(path)
+    assert read(path).tasks.to_list() == ["x", "x", "y"]

@@ -1,4 +1,7 @@
-from itertools import combinations, permutations
+import math
+from collections.abc import Callable, Sequence
+from itertools import combinations, pairwise, permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -7,15 +10,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from rapidfuzz.distance import Levenshtein
 
-from calibrate.signals import (
-    END,
-    PREFIX_EDIT_DISTANCE,
-    SIGNALS,
-    eligible,
-    prefix_edit_distance,
-    prefix_edit_distance_at,
-    termination_fraction,
-)
+from calibrate.edit_distance import prefix_edit_distance, prefix_edit_distance_at
+from calibrate.experience import eligible, termination_fraction
+from calibrate.prefixes import END, Deeds, Prefix, Views, renumbered
+from calibrate.signals import BY_NAME, PREFIX_EDIT_DISTANCE, REGISTRY, SIGNALS, Signal
 
 Group = list[list[str]]
 
@@ -132,6 +130,190 @@ def test_scores_lie_on_the_lattice_and_in_the_declared_range(drawn: tuple[list[G
     assert np.allclose(numerators, np.round(numerators), atol=1e-9)
     assert swept.min() >= PREFIX_EDIT_DISTANCE.lowest
     assert swept.max() <= PREFIX_EDIT_DISTANCE.highest
+
+
+# Every signal
+
+
+COMMAND_SETS = (("look",), ("look", "inventory"), ("go to desk 1", "look"))
+
+
+@st.composite
+def rolled_out(draw: st.DrawFn) -> tuple[list[list[Prefix]], int]:
+    """Some groups of one size with all that a signal can read, and the horizon."""
+    some, horizon = draw(groups(max_horizon=9))
+    rng = draw(st.randoms(use_true_random=False))
+
+    def prefix(actions: list[str]) -> Prefix:
+        tokens = [rng.randint(0, 4) for _ in actions]
+        return Prefix(
+            actions=actions,
+            observations=[rng.choice(["You see a mug.", "", "Nothing happens.", "🍎"]) for _ in actions],
+            commands=[rng.sample(known, len(known)) for known in (rng.choice(COMMAND_SETS) for _ in actions)],
+            refused=[rng.random() < 0.3 for _ in actions],
+            logprobs=[-rng.random() * count for count in tokens],
+            tokens=tokens,
+        )
+
+    return [[prefix(actions) for actions in group] for group in some], horizon
+
+
+def in_bulk(some: list[list[Prefix]], horizon: int) -> dict[str, Deeds | Views]:
+    """The same groups as the arrays that a sweep reads."""
+    lengths = np.array([[len(p.actions) for p in group] for group in some], np.int32)
+    taken = np.arange(horizon) < lengths[:, :, None]
+
+    def numbers(things: list[list[list[Any]]], kind: type = float) -> NDArray[Any]:
+        array: NDArray[Any] = np.zeros(taken.shape, kind)
+        for g, group in enumerate(things):
+            for i, row in enumerate(group):
+                array[g, i, : len(row)] = row
+        return array
+
+    def symbols(things: list[list[list[Any]]]) -> NDArray[np.int32]:
+        kinds = {thing: n for n, thing in enumerate({thing for group in things for row in group for thing in row})}
+        return renumbered(numbers([[[kinds[thing] for thing in row] for row in group] for group in things]), taken)
+
+    return {
+        "deeds": Deeds(
+            lengths=lengths,
+            actions=symbols([[list(p.actions) for p in group] for group in some]),
+            verbs=symbols([[[(a.split() or [""])[0] for a in p.actions] for p in group] for group in some]),
+        ),
+        "views": Views(
+            lengths=lengths,
+            observations=symbols([[list(p.observations) for p in group] for group in some]),
+            commands=symbols([[[frozenset(c) for c in p.commands] for p in group] for group in some]),
+            refused=numbers([[list(p.refused) for p in group] for group in some], bool),
+            logprobs=numbers([[list(p.logprobs) for p in group] for group in some]),
+            tokens=numbers([[list(p.tokens) for p in group] for group in some], int),
+        ),
+    }
+
+
+def padded(words: Sequence[str], step: int) -> list[tuple[str, ...]]:
+    filled: list[tuple[str, ...]] = [(word,) for word in words[:step]]
+    return (filled + [()] * step)[:step]
+
+
+def over_pairs(things: list[Any], distance: Callable[[Any, Any], float]) -> float:
+    found = [distance(a, b) for a, b in combinations(things, 2)]
+    return sum(found) / len(found)
+
+
+def jaccard(a: set[Any], b: set[Any]) -> float:
+    return 0.0 if not a | b else 1 - len(a & b) / len(a | b)
+
+
+def shannon(symbols: list[Any]) -> float:
+    shares = [symbols.count(kind) / len(symbols) for kind in set(symbols)]
+    return -sum(share * math.log2(share) for share in shares) / math.log2(len(symbols))
+
+
+def pooled(rows: list[list[float]], over: list[list[float]]) -> float:
+    return sum(map(sum, rows)) / sum(map(sum, over)) if sum(map(sum, over)) else 0.0
+
+
+def returns(observations: Sequence[str]) -> list[float]:
+    return [float(observations[k] in observations[:k]) for k in range(len(observations))]
+
+
+# Each signal by the words of its definition, of one group at one K, sharing nothing with the code under test.
+DEFINITIONS: dict[str, Callable[[list[Prefix], int], float]] = {
+    "prefix_edit_distance_mean": lambda group, k: by_rapidfuzz([list(p.actions) for p in group], k),
+    "action_bigram_jaccard_mean": lambda group, k: over_pairs(
+        [set(pairwise(padded(p.actions, k))) for p in group], jaccard
+    ),
+    "unique_prefix_ratio": lambda group, k: len({tuple(padded(p.actions, k)) for p in group}) / len(group),
+    "unique_action_ratio": lambda group, k: len({padded(p.actions, k)[k - 1] for p in group}) / len(group),
+    "action_entropy": lambda group, k: shannon([padded(p.actions, k)[k - 1] for p in group]),
+    "obs_unique_ratio": lambda group, k: len({padded(p.observations, k)[k - 1] for p in group}) / len(group),
+    "termination_fraction": lambda group, k: sum(len(p.actions) <= k - 1 for p in group) / len(group),
+    "verb_edit_distance_mean": lambda group, k: by_rapidfuzz(
+        [[(a.split() or [""])[0] for a in p.actions] for p in group], k
+    ),
+    "action_set_jaccard_mean": lambda group, k: over_pairs([set(p.actions[:k]) for p in group], jaccard),
+    "observations_reached": lambda group, k: sum(len(set(p.observations[:k])) / k for p in group) / len(group),
+    "commands_reached": lambda group, k: (
+        sum(len({frozenset(c) for c in p.commands[:k]}) / k for p in group) / len(group)
+    ),
+    "repetition": lambda group, k: pooled(
+        [returns(p.observations[:k]) for p in group], [[1.0] * len(p.observations[:k]) for p in group]
+    ),
+    "refused_share": lambda group, k: pooled(
+        [[float(r) for r in p.refused[:k]] for p in group], [[1.0] * len(p.refused[:k]) for p in group]
+    ),
+    "mean_logprob": lambda group, k: pooled(
+        [list(p.logprobs[:k]) for p in group], [[float(t) for t in p.tokens[:k]] for p in group]
+    ),
+}
+
+
+def test_every_registered_signal_has_a_definition_here_and_a_column_with_its_meaning_and_range() -> None:
+    assert [signal.name for signal in REGISTRY] == list(DEFINITIONS)
+    columns = {column.name: column for column in SIGNALS.columns}
+    for signal in REGISTRY:
+        assert signal.meaning in columns[signal.name].comment
+        assert signal.alike in ("low", "high")
+
+
+@pytest.mark.parametrize("signal", REGISTRY, ids=lambda signal: signal.name)
+@given(drawn=rolled_out())
+@settings(max_examples=40, deadline=None)
+def test_swept_and_live_a_signal_is_what_its_definition_says(
+    signal: Signal, drawn: tuple[list[list[Prefix]], int]
+) -> None:
+    some, horizon = drawn
+    swept = signal.sweep(in_bulk(some, horizon)[signal.source])
+    assert swept.shape == (len(some), horizon)
+    for step in range(1, horizon + 1):
+        expected = [DEFINITIONS[signal.name](group, step) for group in some]
+        assert swept[:, step - 1] == pytest.approx(expected, abs=1e-12)
+        assert [signal.at_step(group, step) for group in some] == pytest.approx(expected, abs=1e-12)
+        assert all(signal.lowest - 1e-12 <= value <= signal.highest + 1e-12 for value in expected)
+
+
+@pytest.mark.parametrize("signal", REGISTRY, ids=lambda signal: signal.name)
+def test_many_groups_at_once_score_as_each_does_alone(signal: Signal) -> None:
+    rng = np.random.default_rng(5)
+    shape = (1100, 4, 6)
+    lengths = rng.integers(0, 7, shape[:2]).astype(np.int32)
+    taken = np.arange(6) < lengths[:, :, None]
+    symbols = [renumbered(rng.integers(0, 5, shape), taken) for _ in range(2)]
+
+    def part(rows: slice) -> Deeds | Views:
+        if signal.source == "deeds":
+            return Deeds(lengths[rows], symbols[0][rows], symbols[1][rows])
+        tokens = np.where(taken, symbols[0], 0).astype(np.int64)[rows]
+        return Views(lengths[rows], symbols[0][rows], symbols[1][rows], symbols[0][rows] == 2, -tokens / 7, tokens)
+
+    whole = signal.sweep(part(slice(None)))
+    for row in range(0, 1100, 97):
+        assert signal.sweep(part(slice(row, row + 1)))[0] == pytest.approx(whole[row], abs=1e-12)
+
+
+def test_a_small_group_by_hand() -> None:
+    ways = [["go", "take"], ["go", "go", "take"]]
+    group = [
+        Prefix(
+            way, ["a", "b", "a"][: len(way)], [["x"]] * len(way), [True] * len(way), [-2.0] * len(way), [4] * len(way)
+        )
+        for way in ways
+    ]
+
+    def at(name: str, step: int) -> float:
+        return BY_NAME[name].at_step(group, step)
+
+    # At K = 3: {(go, take), (take, END)} and {(go, go), (go, take)} share one of three pairs.
+    assert at("action_bigram_jaccard_mean", 3) == pytest.approx(2 / 3)
+    assert at("action_set_jaccard_mean", 2) == 0.5
+    assert at("termination_fraction", 3) == 0.5
+    assert at("repetition", 3) == pytest.approx(1 / 5)
+    assert at("observations_reached", 3) == pytest.approx(2 / 3)
+    assert at("commands_reached", 2) == 0.5
+    assert at("refused_share", 2) == 1.0
+    assert at("mean_logprob", 1) == -0.5
+    assert at("action_entropy", 2) == 1.0
 
 
 def test_a_trajectory_that_ends_exactly_at_the_step_is_not_terminated_and_not_running() -> None:

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from collect.environment import GroupEnvironment
+from collect.stock_group import StockGroup
 
 STEPS = 12
 
@@ -38,7 +38,7 @@ def megabytes(pid: int) -> float:
 async def measure(game: Path, size: int) -> tuple[float, float, float, float]:
     """Seconds and CPU seconds of a start, then steps per second, and MB when they have been played."""
     clock = time.perf_counter()
-    async with GroupEnvironment(game, size) as environment:
+    async with StockGroup(game, size) as environment:
         await asyncio.gather(*map(environment.reset, range(size)))
         start, cpu = time.perf_counter() - clock, sum(map(cpu_seconds, processes()))
 

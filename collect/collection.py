@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from collect.engine import Engine, Sampling
+from collect.environment import Environments
 from collect.errors import InputError
 from collect.games import SPLITS, Game, find_games, find_sources, read_games
 from collect.policy import Policy, check_installed
@@ -97,6 +98,7 @@ def collect(
     collection: Collection,
     tasks: Sequence[Task],
     engine: Engine,
+    environments: Environments,
     tokenizer: Any,
     out: Path,
     concurrency: int,
@@ -112,7 +114,8 @@ def collect(
         settings = Settings(
             collection.group_size, collection.horizon, collection.sampling, concurrency, collection.seed
         )
-        rollout = Rollout(engine, Prompt(tokenizer, collection.prompt, collection.show_commands), settings)
+        prompt = Prompt(tokenizer, collection.prompt, collection.show_commands)
+        rollout = Rollout(engine, environments, prompt, settings)
         return asyncio.run(_collect(rollout, owed, run, progress))
 
 

@@ -91,6 +91,49 @@ def list_(
         typer.echo(f"{split}: {source.origin}, {source.folder}")
 
 
+@games_app.command("verify", short_help="Check that games play compiled as they do on TextWorld itself.")
+def verify(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="Folder of games, or one game's game.tw-pddl.")],
+    steps: Annotated[int, typer.Option(min=1, help="Steps a game; a step takes TextWorld about 50 ms.")] = 200,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same commands.")] = 0,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Play every game on both engines, and compare all that they say: text, commands, reward, won and done.
+
+    The commands are those of a player at random, of an expert, and of one who looks again and again, fiddles with doors
+    and says what is not admissible. Exits with 1 where the engines differ, after the shortest commands that show it.
+    """
+    from collect.difference import check_all
+    from collect.games import find_sources, game_at, read_games
+    from collect.policy import check_installed
+    from collect.progress import counted
+
+    check_installed("alfworld", "textworld")
+    if path.is_file():
+        games = [game_at(path)]
+    else:
+        sources = find_sources(path).items()
+        games = [game for split, source in sources for game in read_games(source.folder, split or "given")]
+    taken = differing = unplayed = 0
+    with counted(f"playing {len(games)} games on both engines", "games", quiet=quiet) as update:
+        for done, (game, result) in enumerate(check_all(games, steps, seed), start=1):
+            taken += result.steps
+            differing += result.difference is not None
+            unplayed += result.fault is not None
+            update(done, len(games))
+            if result.difference is not None:
+                typer.echo(f"{game.path}:\n{result.difference}")
+            elif result.fault is not None:
+                typer.echo(f"{game.path}: not compared: {result.fault}")
+    typer.echo(
+        f"{taken} steps in {len(games)} games: {differing} games differ, {unplayed} could not be compared; the others "
+        "are the same in text, commands, reward, won and done"
+    )
+    if differing:
+        raise typer.Exit(1)
+
+
 def _share(text: str) -> tuple[str, float]:
     task_type, _, share = text.partition("=")
     try:
@@ -126,6 +169,9 @@ def collect(
         str | None, typer.Option(help="Folder of a LoRA adapter, or none; the default model brings its own.")
     ] = None,
     engine: Annotated[str, typer.Option(help="auto or transformers.")] = "auto",
+    environment: Annotated[
+        str, typer.Option(help="compiled, or stock: TextWorld itself, byte for byte the same and slower.")
+    ] = "compiled",
     temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 0.7,
     top_p: Annotated[float, typer.Option(help="Nucleus sampling; training uses 1, the paper's rollouts 0.95.")] = 1.0,
     max_tokens: Annotated[
@@ -156,11 +202,13 @@ def collect(
     from collect.collection import Collection, choose_games
     from collect.collection import collect as roll_out
     from collect.engine import Sampling, open_engine, resolve_engine
+    from collect.environment import open_environments
     from collect.policy import find_policy, load_tokenizer
     from collect.progress import counted
     from collect.prompt import check_style
     from collect.store import check_run, committed_ids, new_run_folder
 
+    environments = open_environments(environment, lambda notice: typer.echo(notice, err=True))
     policy = find_policy(model, adapter)
     style = check_style(prompt or ("act" if policy.small else "react"))
     collection = Collection(
@@ -196,7 +244,9 @@ def collect(
     loaded = open_engine(collection.engine, policy, deterministic)
     try:
         with counted(f"collecting with the {collection.engine} engine", "groups", quiet=quiet) as update:
-            tally = roll_out(collection, tasks, loaded, tokenizer, out, concurrency, lambda t: _show(t, update))
+            tally = roll_out(
+                collection, tasks, loaded, environments, tokenizer, out, concurrency, lambda t: _show(t, update)
+            )
     except KeyboardInterrupt:
         typer.echo(f"interrupted: finished groups are kept; give OUT {out} and the same options to go on", err=True)
         raise typer.Exit(130) from None

@@ -132,6 +132,12 @@ def read_games(folder: Path, split: str) -> list[Game]:
     return [games[id_] for id_ in sorted(games)]
 
 
+def game_at(path: Path) -> Game:
+    """The game of one game.tw-pddl, whatever lies beside it. Raises `InputError` where that is no game."""
+    read_game_file(path)
+    return Game("/".join(path.absolute().parts[-3:-1]), path, "given", "")
+
+
 def read_game_file(path: Path) -> GameFile:
     """Read a game.tw-pddl. Raises `InputError` naming the file where it is unreadable or not a game."""
     data = _read_json(path)

@@ -8,24 +8,19 @@ again.
 
 import fcntl
 import json
-import multiprocessing
 import os
 import shutil
-import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collect.errors import EnvironmentFault, InputError
 from collect.files import fsync, replacing
 from collect.games import SPLITS, Game
+from collect.processes import pool
 from collect.recipe import Recipe, Slot
 
 if TYPE_CHECKING:
@@ -148,37 +143,11 @@ def _drafts(slots: list[Slot], workers: int) -> Iterator[tuple[Slot, "Draft"]]:
     """The slots, each with the game that fills it, checked in worker processes."""
     if not slots:
         return
-    with tempfile.TemporaryDirectory(prefix="sr-games-", ignore_cleanup_errors=True) as folder:
-        pool = ProcessPoolExecutor(
-            min(workers, len(slots)),
-            mp_context=multiprocessing.get_context("spawn"),
-            initializer=_begin_work,
-            initargs=(folder,),
-        )
-        try:
-            yield from zip(slots, pool.map(fill, slots), strict=True)
-        except BrokenProcessPool as error:
-            raise EnvironmentFault("a process that plays games to check them died; start again to continue") from error
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+    with pool(min(workers, len(slots))) as processes:
+        yield from zip(slots, processes.map(fill, slots), strict=True)
 
 
 # What follows runs in the worker processes.
-
-
-def _begin_work(folder: str) -> None:
-    """Leave Ctrl-C to the parent, end with it, and keep the engine's files in a folder that it removes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    tempfile.tempdir = folder
-    threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
-
-
-def _end_with_parent(folder: str) -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    shutil.rmtree(folder, ignore_errors=True)
-    os._exit(1)
 
 
 def fill(slot: Slot) -> "Draft":

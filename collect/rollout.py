@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from collect.engine import Completion, Engine, Request, Sampling, derive_seed
-from collect.environment import GroupEnvironment, Observation
+from collect.environment import Environments, GroupEnvironment, Observation
 from collect.errors import EngineFault, EnvironmentFault
 from collect.games import Game
 from collect.prompt import Prompt, match_command
@@ -65,8 +65,9 @@ class Settings:
 class Rollout:
     """Rolls out groups with one engine and one prompt style. `steps` and `tokens` count what was sampled so far."""
 
-    def __init__(self, engine: Engine, prompt: Prompt, settings: Settings) -> None:
+    def __init__(self, engine: Engine, environments: Environments, prompt: Prompt, settings: Settings) -> None:
         self._engine = engine
+        self._environments = environments
         self._prompt = prompt
         self._settings = settings
         self.steps = 0
@@ -106,7 +107,8 @@ class Rollout:
         settings = self._settings
         seed = derive_seed(settings.seed, task.group_id)
         started, clock = datetime.now(UTC), time.perf_counter()
-        async with GroupEnvironment(task.game.path, settings.group_size) as environment, asyncio.TaskGroup() as group:
+        opened = self._environments.open(task.game.path, settings.group_size)
+        async with opened as environment, asyncio.TaskGroup() as group:
             rollouts = [
                 group.create_task(self._trajectory(task, index, seed, environment))
                 for index in range(settings.group_size)

@@ -6,8 +6,7 @@ the same wrappers over the same `PddlEnv`. Three things about the engine differ,
 - TextWorld translates a game's PDDL four times before its first step, and again at every reset. Here each of the two
   translations (as is, and optimized for the planner) is made once and remembered for a few games, which is most of what
   a reset costs.
-- A game file's grammar holds small expressions (`{o.indefinite + ' ' + o.name}`), which TextWorld hands to `eval`. Here
-  they are read by a parser of just that form, so a game file is data and not a program; it also makes them work on
+- The grammar's small expressions are read by `collect.expression` instead of `eval`, which also makes them work on
   Python 3.13, where TextWorld's own way of passing them their variables does nothing.
 - `sys.argv`, which the PDDL translator overwrites, is put back.
 
@@ -15,7 +14,6 @@ The translator swaps `sys.stdout` while it runs and the parsers are module globa
 several games at once in several processes.
 """
 
-import ast
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,9 +23,9 @@ from typing import Any
 
 from collect.environment import Observation
 from collect.errors import EnvironmentFault
+from collect.expression import evaluate
 
 _REMEMBERED = 4  # games whose translations are kept, about 4 MB each
-_ATTRIBUTES = frozenset({"name", "id", "indefinite", "definite", "type", "adj", "noun"})
 
 # Copies of the planner library that closed instances left. They are kept because they cannot be unloaded: the handlers
 # that the library has registered for the end of the process would crash it.
@@ -119,21 +117,4 @@ def _derive(symbol: Any, context: Mapping[str, Any] | None = None) -> list[Any]:
     """What TextWorld's `EvalSymbol.derive` does, without `eval`."""
     from textworld.envs.pddl.textgen import TerminalSymbol
 
-    expression = ast.parse(symbol.expression.strip(), mode="eval").body
-    return [TerminalSymbol(_value(expression, (context or symbol.context)["variables"]))]
-
-
-def _value(node: ast.expr, variables: Mapping[str, Any]) -> Any:
-    """Evaluate the forms that ALFWorld's grammar uses: `r`, `r.name`, `'text'`, `a + b`, `a or b`."""
-    match node:
-        case ast.Name(id=variable):
-            return variables[variable]
-        case ast.Attribute(value=ast.Name(id=variable), attr=attribute) if attribute in _ATTRIBUTES:
-            return getattr(variables[variable], attribute)
-        case ast.Constant(value=str(text)):
-            return text
-        case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return _value(left, variables) + _value(right, variables)
-        case ast.BoolOp(op=ast.Or(), values=values):
-            return next((v for v in (_value(value, variables) for value in values) if v), "")
-    raise ValueError(f"the grammar holds an expression that is not text: {ast.unparse(node)}")
+    return [TerminalSymbol(evaluate(symbol.expression, (context or symbol.context)["variables"]))]

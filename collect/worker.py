@@ -1,10 +1,9 @@
 """The worker process of a group: loads the game, forks its instances, and looks after them.
 
-It speaks to `collect.environment` in lines of JSON, over one socket an instance: requests are [method, argument…],
+It speaks to `collect.stock_group` in lines of JSON, over one socket an instance: requests are [method, argument…],
 answers are the fields of an Observation, or {"fault": what went wrong}, which is the last.
 """
 
-import ctypes
 import json
 import os
 import shutil
@@ -22,12 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from collect.errors import EnvironmentFault
+from collect.processes import end_with
 
 if TYPE_CHECKING:
     from collect.environment import Observation
     from collect.stock import StockInstance
-
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def encode(message: Any) -> bytes:
@@ -105,7 +103,7 @@ def _fork(play: Callable[[], None]) -> tuple[int, int]:
     if pid == 0:
         code = 1
         try:
-            _end_with(worker)
+            end_with(worker)
             play()
             code = 0
         except BaseException:
@@ -114,13 +112,6 @@ def _fork(play: Callable[[], None]) -> tuple[int, int]:
             os._exit(code)
     os.close(held)
     return pid, alive
-
-
-def _end_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:  # it ended before it could be tied
-        os._exit(1)
 
 
 def _look_after(instances: dict[int, tuple[int, socket.socket]], leash: socket.socket, folder: Path) -> None:

@@ -8,11 +8,11 @@ import multiprocessing
 import sys
 from pathlib import Path
 
-from collect.environment import GroupEnvironment
+from collect.stock_group import StockGroup
 
 
 async def main() -> None:
-    async with GroupEnvironment(Path(sys.argv[1]), 2) as environment:
+    async with StockGroup(Path(sys.argv[1]), 2) as environment:
         await asyncio.gather(environment.reset(0), environment.reset(1))
         (worker,) = multiprocessing.active_children()
         instances = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from collect.engine import Completion, Engine, Request, Sampling, open_engine
+from collect.environment import open_environments
 from collect.errors import EngineFault
 from collect.games import Game
 from collect.policy import Policy, load_tokenizer
@@ -61,7 +62,7 @@ class Faulty:
 
 def roll_out(engine: Engine, prompt: Prompt, games: list[Game], settings: Settings = SETTINGS) -> list[Group | Failure]:
     async def gather() -> list[Group | Failure]:
-        rollout = Rollout(engine, prompt, settings)
+        rollout = Rollout(engine, open_environments("compiled", print), prompt, settings)
         return [outcome async for outcome in rollout.run([Task(game, 0) for game in games])]
 
     return asyncio.run(gather())

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 NO_GATE = 3  # exit code
 _TARGET_PRECISION = 0.9
+_CURVES = "calibration"  # the folder of the tables of curves, in the run or beside the gate
 
 
 def calibrate(
@@ -73,6 +74,7 @@ def calibrate(
     columns = range(len(sample.steps)) if at_step is None else [sample.column(at_step)]
 
     from calibrate import printing
+    from calibrate.curve_table import cells, write_curves
     from calibrate.fit import Search, apply, find, fit
     from calibrate.gate import make_gate, save
     from calibrate.rollouts import write_signals
@@ -98,6 +100,9 @@ def calibrate(
         return
     target = _TARGET_PRECISION if target_precision is None else target_precision
     search = Search(target, convention, tuple(columns), (signal,))
+    known = cells(sample, convention, columns)
+    write_curves(destination.parent / _CURVES if run is None else run / _CURVES, sample, convention, known)
+    console.print(printing.heat_map(known, signal))
     table, found = fit(sample, search, signal), find(sample, search)
     console.print(printing.per_step(table, found.rule if found else None, sample))
     for line in [*printing.legend(table), ""]:

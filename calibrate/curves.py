@@ -4,6 +4,7 @@ Scores are turned so that low ones speak for zero variance (`Sample.likeness`). 
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -55,8 +56,7 @@ def areas(scores: Scores, informative: Bools, task: Ints) -> Areas | None:
         found = len(np.unique(number[~informative]))
         error, error_of_average = _delong(scores, informative, number), float(np.sqrt(average * (1 - average) / found))
     else:
-        drawn = np.random.default_rng(_SEED).multinomial(tasks, np.full(tasks, 1 / tasks), RESAMPLES)
-        resampled = _areas(drawn.astype(np.float32)[:, number[order]], positive, runs)
+        resampled = _areas(_drawn(tasks)[:, number[order]], positive, runs)
         error, error_of_average = (float(np.nanstd(area, ddof=1)) for area in resampled)
     return Areas(_on_logit_scale(roc, error), _on_logit_scale(average, error_of_average))
 
@@ -81,6 +81,14 @@ def rank_correlation(values: Scores, reward_variance: NDArray[np.float64]) -> Co
         return None
     found = spearmanr(values, reward_variance)
     return Correlation(float(found.statistic), float(found.pvalue))
+
+
+@lru_cache(maxsize=4)
+def _drawn(tasks: int) -> NDArray[np.float32]:
+    """How often each resample draws each task, (RESAMPLES, tasks)."""
+    drawn = np.random.default_rng(_SEED).integers(tasks, size=(RESAMPLES, tasks))
+    begin = np.arange(RESAMPLES)[:, None] * tasks
+    return np.bincount((drawn + begin).ravel(), minlength=RESAMPLES * tasks).reshape(drawn.shape).astype(np.float32)
 
 
 def _areas(

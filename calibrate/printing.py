@@ -8,8 +8,11 @@ import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from calibrate.convention import Convention
+from calibrate.curve_table import ALL, Cell
+from calibrate.curves import Areas
 from calibrate.fit import Fit, StepFit
 from calibrate.intervals import Interval, share
 from calibrate.ladder import MIN_CUTS
@@ -19,6 +22,7 @@ from calibrate.signals import BY_NAME
 from calibrate.tally import Tally
 
 _NOT_KNOWN = "n/a"
+_STEPS_SHOWN = 10
 _SAVED = {
     "tokens": "tokens saved",
     "budget": "tokens saved n/a (a table of signals does not say); of the step budget saved",
@@ -89,6 +93,34 @@ def per_threshold(tallies: Sequence[tuple[Threshold, Tally]], convention: Conven
         budget = (f"{100 * tally.budget_safe:.1f}", f"{100 * tally.budget_raw:.1f}")
         table.add_row(str(rule.step), f"{rule.threshold:g}", *_counted(tally, convention, sample), *budget)
     return table
+
+
+def heat_map(cells: Sequence[Cell], signal: str) -> Table:
+    """AUROC of every signal at up to ten steps, and of `signal` within each task type; `*` where 0.5 is outside."""
+    steps = sorted({cell.step for cell in cells})
+    places = np.linspace(0, len(steps) - 1, min(_STEPS_SHOWN, len(steps))).round().astype(int)
+    shown = [steps[place] for place in places]
+    found = {(cell.signal, cell.task_type, cell.step): cell for cell in cells}
+    table = _table("AUROC at K =", *map(str, shown))
+    table.columns[0].justify = "left"
+    types = sorted({cell.task_type for cell in cells} - {ALL})
+    rows = [(name, name, ALL) for name in dict.fromkeys(cell.signal for cell in cells)]
+    if len(types) > 1:
+        rows += [(f"  {signal}, {task_type}", signal, task_type) for task_type in types]
+    for title, name, task_type in rows:
+        table.add_row(title, *(_heat(found[name, task_type, step].areas) for step in shown))
+    return table
+
+
+def _heat(areas: Areas | None) -> Text:
+    if areas is None:
+        return Text(_NOT_KNOWN)
+    low, high = areas.roc.low, areas.roc.high
+    mark = "*" if low > 0.5 or high < 0.5 else " "
+    strength = min(1.0, 2 * abs(areas.roc.value - 0.5))
+    tint = int(255 * (1 - strength))
+    colour = f"on rgb({tint},255,{tint})" if areas.roc.value >= 0.5 else f"on rgb(255,{tint},{tint})"
+    return Text(f"{areas.roc.value:.2f}{mark}", style=f"black {colour}")
 
 
 def legend(fit: Fit) -> list[str]:

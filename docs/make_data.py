@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from calibrate.curve_table import CURVES, POINTS
 from calibrate.signals import SIGNALS
 from collect.schema import ERRORS, GROUPS, SCHEMA_VERSION, STEPS, TRAJECTORIES, Column, Table
 
 DATA = Path(__file__).with_name("data.md")
-DOCUMENTED = (GROUPS, TRAJECTORIES, STEPS, ERRORS, SIGNALS)
+DOCUMENTED = (GROUPS, TRAJECTORIES, STEPS, ERRORS, SIGNALS, CURVES, POINTS)
 
 _INTRODUCTION = f"""\
 # The files of a run
@@ -24,7 +25,7 @@ A run is one folder. Anything that reads JSON and Parquet reads it; this page de
 | `trajectories/part-*.parquet` | one row a trajectory |
 | `steps/part-*.parquet` | one row a step |
 | `errors/part-*.parquet` | one row a failed attempt at a group |
-| `signals.parquet`, `gate.json` | written by `sr calibrate` |
+| `signals.parquet`, `calibration/*.parquet`, `gate.json` | written by `sr calibrate` |
 
 ## What to rely on
 

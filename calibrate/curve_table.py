@@ -1,0 +1,186 @@
+"""How well every signal ranks groups at every step, as the tables of calibration/."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from calibrate.convention import Convention
+from calibrate.curves import Areas, Correlation, areas, rank_correlation
+from calibrate.fit import ladder
+from calibrate.intervals import UNKNOWN
+from calibrate.sample import Bools, Sample
+from calibrate.signals import BY_NAME
+from collect.errors import InputError
+from collect.files import replacing
+from collect.schema import LABEL, Column, Table
+
+ALL = "all"  # stands for every task type
+_POINTS_A_CURVE = 200
+
+_REAL = pa.float64()
+
+CURVES = Table(
+    "curves",
+    "One row a signal, step and task type: how well the signal tells zero-variance groups from informative ones, among "
+    "the groups that count. Written by `sr calibrate` into calibration/curves.parquet.",
+    ("signal", "step", "task_type"),
+    (
+        Column("signal", LABEL, "the signal"),
+        Column("step", pa.int32(), "K"),
+        Column("task_type", LABEL, "a task type, or `all`"),
+        Column("groups", pa.int32(), "groups that count"),
+        Column("zero_variance", pa.int32(), "zero-variance ones among them"),
+        Column(
+            "auroc",
+            _REAL,
+            "P(an informative group lies further from the end that speaks for zero variance than a zero-variance one), "
+            "ties counting half; null where a class is absent",
+            True,
+        ),
+        Column(
+            "auroc_low", _REAL, "lower bound of its 95 % interval, by task; null where the groups cannot give it", True
+        ),
+        Column("auroc_high", _REAL, "upper bound", True),
+        Column("average_precision", _REAL, "of finding zero-variance groups; null where a class is absent", True),
+        Column("average_precision_low", _REAL, "lower bound of its 95 % interval, by task", True),
+        Column("average_precision_high", _REAL, "upper bound", True),
+        Column(
+            "rho", _REAL, "Spearman's correlation of signal and reward variance; null where one does not vary", True
+        ),
+        Column("p_value", _REAL, "of rho, with the groups taken as independent", True),
+    ),
+)
+
+POINTS = Table(
+    "points",
+    "One row a signal, step and threshold: the ROC and precision-recall curves, over the groups that count. At most "
+    f"{_POINTS_A_CURVE} points a curve. Written by `sr calibrate` into calibration/points.parquet.",
+    ("signal", "step", "threshold"),
+    (
+        Column("signal", LABEL, "the signal"),
+        Column("step", pa.int32(), "K"),
+        Column("threshold", _REAL, "a group is taken under it (over it, where high values speak for zero variance)"),
+        Column("taken", pa.int32(), "groups taken"),
+        Column("true_positives", pa.int32(), "zero-variance ones among them"),
+        Column("precision", _REAL, "true_positives / taken"),
+        Column("recall", _REAL, "share of the zero-variance groups that are taken; null where there is none", True),
+        Column("false_positive_rate", _REAL, "share of the informative groups that are taken; null where none", True),
+        Column("net_saving", _REAL, "fall in the cost per informative group; minus infinity where none is left"),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One signal at one step, on the groups of one task type, or of all; None where it cannot be known."""
+
+    signal: str
+    step: int
+    task_type: str
+    groups: int
+    zero_variance: int
+    areas: Areas | None
+    correlation: Correlation | None
+
+
+def cells(sample: Sample, convention: Convention, columns: Sequence[int]) -> list[Cell]:
+    """Every signal at the steps of `columns`, on all groups and on each task type. A step without an eligible group
+    has empty cells.
+    """
+    return [
+        _cell(sample, signal, column, task_type, rows)
+        for column in columns
+        for task_type, rows in _parts(sample, convention, column)
+        for signal in sample.signals
+    ]
+
+
+def write_curves(folder: Path, sample: Sample, convention: Convention, found: Sequence[Cell]) -> None:
+    """Write `found` as `CURVES` and the curves themselves as `POINTS` into a folder, which is made if need be.
+
+    Raises:
+        InputError: the folder cannot be written to.
+    """
+    try:
+        folder.mkdir(exist_ok=True)
+        _write(folder / f"{CURVES.name}.parquet", CURVES, [_curve_row(cell) for cell in found])
+        whole = [cell for cell in found if cell.task_type == ALL]
+        _write(
+            folder / f"{POINTS.name}.parquet", POINTS, [row for c in whole for row in _points(sample, convention, c)]
+        )
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written ({error.strerror}); make the folder writable") from error
+
+
+def _parts(sample: Sample, convention: Convention, column: int) -> Iterator[tuple[str, Bools]]:
+    counted = sample.counted(column, convention) & sample.eligible[:, column].any()
+    yield ALL, counted
+    if sample.task_types is not None:
+        for task_type in sample.task_types.unique().sort():
+            yield task_type, counted & (sample.task_types == task_type).to_numpy()
+
+
+def _cell(sample: Sample, signal: str, column: int, task_type: str, rows: Bools) -> Cell:
+    informative = ~sample.zero_variance[rows]
+    return Cell(
+        signal=signal,
+        step=int(sample.steps[column]),
+        task_type=task_type,
+        groups=int(rows.sum()),
+        zero_variance=int((~informative).sum()),
+        areas=areas(sample.likeness(signal, column)[rows], informative, sample.task[rows]),
+        correlation=rank_correlation(sample.signals[signal][rows, column], sample.reward_variance[rows]),
+    )
+
+
+def _curve_row(cell: Cell) -> dict[str, object]:
+    roc = cell.areas.roc if cell.areas else UNKNOWN
+    average = cell.areas.precision_recall if cell.areas else UNKNOWN
+    return {
+        "signal": cell.signal,
+        "step": cell.step,
+        "task_type": cell.task_type,
+        "groups": cell.groups,
+        "zero_variance": cell.zero_variance,
+        "auroc": _known(roc.value),
+        "auroc_low": _known(roc.low),
+        "auroc_high": _known(roc.high),
+        "average_precision": _known(average.value),
+        "average_precision_low": _known(average.low),
+        "average_precision_high": _known(average.high),
+        "rho": cell.correlation.rho if cell.correlation else None,
+        "p_value": cell.correlation.p if cell.correlation else None,
+    }
+
+
+def _points(sample: Sample, convention: Convention, cell: Cell) -> Iterator[dict[str, object]]:
+    rungs = ladder(sample, cell.signal, sample.column(cell.step), convention)
+    count = len(rungs.thresholds)
+    for place in sorted(set(np.linspace(0, count - 1, min(count, _POINTS_A_CURVE)).round().astype(int).tolist())):
+        taken, hits = int(rungs.taken[place]), int(rungs.true_positives[place])
+        informative = cell.groups - cell.zero_variance
+        yield {
+            "signal": cell.signal,
+            "step": cell.step,
+            "threshold": BY_NAME[cell.signal].sign * float(rungs.thresholds[place]),
+            "taken": taken,
+            "true_positives": hits,
+            "precision": hits / taken,
+            "recall": hits / cell.zero_variance if cell.zero_variance else None,
+            "false_positive_rate": (taken - hits) / informative if informative else None,
+            "net_saving": float(rungs.net_saving[place]),
+        }
+
+
+def _write(path: Path, table: Table, rows: Sequence[dict[str, object]]) -> None:
+    columns = {name: [row[name] for row in rows] for name in table.arrow.names}
+    with replacing(path) as temporary:
+        pq.write_table(pa.Table.from_pydict(columns, schema=table.arrow), temporary, compression="zstd")
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else value

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from calibrate.convention import Convention
+from calibrate.kinds import GateKind
 from collect.errors import InputError
 from collect.options import RUNS, Debug
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 NO_GATE = 3  # exit code
 _TARGET_PRECISION = 0.9
 _CURVES = "calibration"  # the folder of the tables of curves, in the run or beside the gate
+_DEFAULT_SIGNAL = "prefix_edit_distance_mean"
+_AUTO = "auto"
 
 
 def calibrate(
@@ -26,6 +29,20 @@ def calibrate(
     target_precision: Annotated[
         float | None, typer.Option(help="Smallest precision the gate may have, over 0 and up to 1; 0.9 by default.")
     ] = None,
+    gate: Annotated[
+        GateKind,
+        typer.Option(
+            help="threshold: one threshold at one step. either: or when enough trajectories have ended. sequential: "
+            "thresholds at up to three steps. learned: logistic on all signals. auto: the simplest of these within one "
+            "standard error of the best net saving out of sample."
+        ),
+    ] = GateKind.THRESHOLD,
+    signal: Annotated[
+        str,
+        typer.Option(
+            help="The signal that the gate reads (docs/data.md lists them, under signals), or auto for the best of all."
+        ),
+    ] = _DEFAULT_SIGNAL,
     at_step: Annotated[int | None, typer.Option(help="Only consider cutting at this step K.")] = None,
     convention: Annotated[
         Convention,
@@ -58,39 +75,41 @@ def calibrate(
 ) -> None:
     """Fit a gate on ungated rollouts: when does a group's disagreement tell that it will teach nothing?
 
-    Computes the mean prefix edit distance of every group at every step K, shows what the best threshold at each K would
-    cut, and writes the gate with the best net saving whose precision on these groups reaches the target, after at least
-    10 cuts. It is not certified: other groups may be cut with a lower precision. Writes signals.parquet and gate.json
-    into the run. Exits with 3, and leaves an earlier gate.json alone, when no threshold will do.
+    Computes the signals of every group at every step K, shows how well each ranks groups and what the best threshold
+    at each K would cut, and writes the gate with the best net saving whose precision on these groups reaches the
+    target, after at least 10 cuts. The whole choice is made again in folds by task and judged on the groups left out:
+    that row, not the one in sample, says what to expect of other groups. Writes signals.parquet, calibration/ and
+    gate.json into the run. Exits with 3, and leaves an earlier gate.json alone, when no gate will do.
     """
     _check_options(run, signals, target_precision, max_steps, reward_tolerance)
+    _check_signal(signal, gate)
     levels = _levels(thresholds)
     title, run = _source(run, signals)
     destination = out or (run / "gate.json" if run else Path("gate.json"))
     fitting = target_precision is not None or not levels
     if fitting:
         _check_writable(destination)
-    sample = _sample(run, signals, at_step, max_steps, reward_tolerance)
+    shown = _DEFAULT_SIGNAL if signal == _AUTO else signal
+    sample = _sample(run, signals, at_step, max_steps, reward_tolerance, () if signal == _AUTO else (signal,))
     columns = range(len(sample.steps)) if at_step is None else [sample.column(at_step)]
 
     from calibrate import printing
+    from calibrate.calibration import choose, judge
     from calibrate.curve_table import cells, write_curves
-    from calibrate.fit import Search, apply, find, fit
+    from calibrate.fit import Search, apply, fit
     from calibrate.gate import make_gate, save
     from calibrate.rollouts import write_signals
     from calibrate.rules import Threshold
-    from calibrate.signals import PREFIX_EDIT_DISTANCE
     from collect.store import read_run
 
-    signal = PREFIX_EDIT_DISTANCE.name
     if run is not None:
         write_signals(run / "signals.parquet", sample)
     console = printing.console()
-    for line in [title, *printing.head(sample, convention, signal)]:
+    for line in [title, *printing.head(sample, convention)]:
         console.print(line)
     if levels:
         rules = [
-            Threshold(signal=signal, step=int(sample.steps[column]), threshold=level)
+            Threshold(signal=shown, step=int(sample.steps[column]), threshold=level)
             for column in columns
             for level in levels
         ]
@@ -99,31 +118,37 @@ def calibrate(
     if not fitting:
         return
     target = _TARGET_PRECISION if target_precision is None else target_precision
-    search = Search(target, convention, tuple(columns), (signal,))
+    reads = tuple(sample.signals) if signal == _AUTO else (signal,)
+    search = Search(target, convention, tuple(columns), reads)
     known = cells(sample, convention, columns)
-    write_curves(destination.parent / _CURVES if run is None else run / _CURVES, sample, convention, known)
-    console.print(printing.heat_map(known, signal))
-    table, found = fit(sample, search, signal), find(sample, search)
-    console.print(printing.per_step(table, found.rule if found else None, sample))
-    for line in [*printing.legend(table), ""]:
+    write_curves((run or destination.parent) / _CURVES, sample, convention, known)
+    console.print(printing.heat_map(known, shown))
+    judged = judge(sample, search, gate)
+    chosen = choose(judged)
+    rule = None if chosen is None else chosen.rule
+    table = fit(sample, search, rule.signals[0] if rule is not None and signal == _AUTO else shown)
+    console.print(printing.per_step(table, rule, sample))
+    for line in printing.legend(table):
         console.print(line)
-    if found is None:
-        console.print(f"no gate: {table.shortfall}")
+    console.print(printing.gates(judged, chosen, sample))
+    for line in [*printing.legend_of_gates(judged), ""]:
+        console.print(line)
+    if chosen is None or chosen.rule is None or chosen.in_sample is None:
+        console.print(f"no gate: {table.shortfall or 'none of the kind asked for reaches the target'}")
         raise typer.Exit(NO_GATE)
-    counts = apply(sample, found.rule, convention)
-    for line in printing.verdict(found.rule, counts, convention, sample):
+    for line in printing.verdict(chosen, sample):
         console.print(line)
-    gate = make_gate(
-        found.rule,
+    made = make_gate(
+        chosen.rule,
         sample,
         read_run(run) if run else None,
         convention=convention,
         target_precision=target,
-        evidence=counts,
-        out_of_sample=None,
+        evidence=chosen.in_sample,
+        out_of_sample=chosen.out_of_sample.tally if chosen.out_of_sample else None,
         certificate=None,
     )
-    save(gate, destination)
+    save(made, destination)
     console.print(f"wrote {destination}")
 
 
@@ -143,12 +168,19 @@ def _source(run: Path | None, signals: Path | None) -> tuple[str, Path | None]:
 
 
 def _sample(
-    run: Path | None, signals: Path | None, at_step: int | None, max_steps: int | None, reward_tolerance: float | None
+    run: Path | None,
+    signals: Path | None,
+    at_step: int | None,
+    max_steps: int | None,
+    reward_tolerance: float | None,
+    needed: tuple[str, ...],
 ) -> "Sample":
     if signals is not None:
         from calibrate.signal_table import read_table
 
-        return read_table(signals, max_steps=max_steps, at_step=at_step, reward_tolerance=reward_tolerance)
+        return read_table(
+            signals, max_steps=max_steps, at_step=at_step, reward_tolerance=reward_tolerance, signals=needed
+        )
     from calibrate.outcomes import REWARD_TOLERANCE
     from calibrate.rollouts import read_rollouts
 
@@ -173,6 +205,17 @@ def _check_options(
         raise InputError(f"--max-steps {max_steps}: must be at least 2")
     if reward_tolerance is not None and not 0 <= reward_tolerance < math.inf:
         raise InputError(f"--reward-tolerance {reward_tolerance}: must be a number of at least 0")
+
+
+def _check_signal(signal: str, gate: GateKind) -> None:
+    from calibrate.signals import BY_NAME
+
+    if signal != _AUTO and signal not in BY_NAME:
+        raise InputError(f"--signal {signal}: unknown; give auto or one of {', '.join(BY_NAME)}")
+    if gate is GateKind.LEARNED and signal != _DEFAULT_SIGNAL:
+        raise InputError("--signal: a learned gate reads all signals; give this with another --gate")
+    if gate is GateKind.EITHER and signal == "termination_fraction":
+        raise InputError("--signal termination_fraction: --gate either reads it beside another signal; name that one")
 
 
 def _levels(text: str | None) -> list[float]:

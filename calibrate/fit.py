@@ -12,8 +12,9 @@ import numpy as np
 from calibrate.convention import Convention
 from calibrate.curves import Correlation, auroc, rank_correlation
 from calibrate.intervals import Interval
+from calibrate.kinds import Kind
 from calibrate.ladder import MIN_CUTS, Change, Ladder, Start, climb, first
-from calibrate.rules import Either, Kind, Rule, Sequential, Stage, Threshold
+from calibrate.rules import Either, Rule, Sequential, Stage, Threshold
 from calibrate.sample import Bools, Sample, Scores
 from calibrate.signals import BY_NAME, TERMINATION_FRACTION
 from calibrate.tally import Cuts, Tally, tally
@@ -100,8 +101,7 @@ def _either(sample: Sample, search: Search, signal: str, rows: Bools) -> Found |
         for least in _shares(ended):
             over = ended >= least - 1e-6
             rungs = climb(np.where(over, -np.inf, scores), change, start)
-            best = rungs.best(search.target_precision)
-            if best is not None and rungs.taken[best] > over.sum():
+            if (best := rungs.best(search.target_precision)) is not None:
                 under = _rule_at(sample, signal, column, rungs, best)
                 rule = Either(signal=signal, step=under.step, threshold=under.threshold, ended=least)
                 found.append(found_at(rule, rungs, best))
@@ -109,8 +109,8 @@ def _either(sample: Sample, search: Search, signal: str, rows: Bools) -> Found |
 
 
 def _shares(ended: np.ndarray) -> list[float]:
-    """The shares of ended trajectories that occur, over 0."""
-    return sorted({round(float(value), 6) for value in np.unique(ended) if value > 0})
+    """The shares of ended trajectories that occur, over 0; and 1, at which no running group is, for no such rule."""
+    return sorted({round(float(value), 6) for value in np.unique(ended) if value > 0} | {1.0})
 
 
 def _sequential(sample: Sample, search: Search, signal: str, rows: Bools) -> Found | None:

@@ -14,6 +14,8 @@ MIN_CUTS = 10
 # the rounding of sums. The lattice of any ratio of counts up to a thousand is coarser.
 TIE = 1e-6
 
+_UNDER_ALL = -1e9  # a threshold under every score there is
+
 
 @dataclass(frozen=True, eq=False)
 class Ladder:
@@ -84,6 +86,7 @@ def climb(likeness: NDArray[np.floating[Any]], change: Change, start: Start) -> 
     )
     # The score above each rung is the one that comes next in order, not the last of those that tie with it.
     above = np.append(scores[last[:-1] + 1], scores[-1:] + 2 * TIE)
+    above = np.where(np.isfinite(above), above, _UNDER_ALL)
     middle = (scores[last] + above) / 2
     return Ladder(
         thresholds=np.where(np.isfinite(middle), middle, above),

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from calibrate.calibration import Judged
 from calibrate.convention import Convention
 from calibrate.curve_table import ALL, Cell
 from calibrate.curves import Areas
@@ -37,14 +38,13 @@ def console() -> Console:
     return Console(markup=False, highlight=False, emoji=False, soft_wrap=True, width=width)
 
 
-def head(sample: Sample, convention: Convention, signal: str) -> list[str]:
+def head(sample: Sample, convention: Convention) -> list[str]:
     """What is calibrated on: how many groups, their composition, what was left out, and what is counted."""
     size = f"G = {sample.group_size}" if sample.group_size is not None else "group size not known"
     kinds = ["all_fail", "mixed", "all_succeed"] + ["uniform"] * bool((sample.outcomes == "uniform").any())
     composition = " / ".join(f"{(sample.outcomes == kind).sum()} {kind.replace('_', '-')}" for kind in kinds)
     rate = share(sample.zero_variance, np.ones(sample.size), sample.task)
     tasks = f" of {len(sample.task_names)} tasks" if len(sample.task_names) < sample.size else ""
-    side = {"low": "under", "high": "over"}[BY_NAME[signal].alike]
     what = {
         Convention.ELIGIBLE: "cut groups: flagged, and some trajectory longer than K",
         Convention.PAPER: "flagged groups, whether or not there was anything left to cut (the paper's convention)",
@@ -53,7 +53,6 @@ def head(sample: Sample, convention: Convention, signal: str) -> list[str]:
         f"groups: {sample.size}{tasks} ({size}, horizon {sample.horizon}): {composition}; "
         f"zero-variance {_interval(rate, 3)}",
         *sample.notes,
-        f"signal: {signal}; a group is flagged at K when it is {side} the threshold",
         f"counted: {what}",
     ]
 
@@ -127,16 +126,59 @@ def legend(fit: Fit) -> list[str]:
     """What the per-step table means."""
     verb = _verb(fit.search.convention)
     enough = f"with at least {MIN_CUTS} {verb}"
+    side = {"low": "under", "high": "over"}[BY_NAME[fit.signal].alike]
     return [
-        "AUROC: an informative group scores higher than a zero-variance one, among those counted [95 %, bootstrap by "
-        "task]; rho: Spearman, signal and reward variance; precision, recall [95 %, Clopper-Pearson].",
+        f"{fit.signal}: a group is flagged at K when it is {side} the threshold. AUROC: an informative group lies "
+        "further from that side than a zero-variance one, among those counted [95 %, bootstrap by task]; rho: "
+        "Spearman, signal and reward variance; precision, recall [95 %, Clopper-Pearson, by task].",
         f"threshold: the best net saving at precision >= {fit.search.target_precision:g} {enough}; where none reaches "
         f"it (target: no), the best precision {enough}, else the best net saving.",
     ]
 
 
-def verdict(rule: Rule, counts: Tally, convention: Convention, sample: Sample) -> list[str]:
+def gates(judged: Sequence[Judged], chosen: Judged | None, sample: Sample) -> Table:
+    """Two rows a kind of gate: in sample, and the whole procedure out of sample."""
+    convention = judged[0].search.convention
+    table = _table("gate", "", *_counted_headers(convention, sample), "L2\nkept", "")
+    for column in table.columns[:2]:
+        column.justify = "left"
+    for one in judged:
+        name = one.search.kind
+        rows: list[tuple[str, Tally | None]] = [("in sample", one.in_sample)]
+        if one.out_of_sample is not None:
+            out = one.out_of_sample
+            rows.append((f"out of sample ({out.found} of {len(out.rules)} folds)", out.tally))
+        for title, counts in rows:
+            mark = "GATE" if one is chosen and title == "in sample" else ""
+            if counts is None:
+                table.add_row(name, title, "none", *[""] * (len(table.columns) - 4), mark)
+            else:
+                kept = f"{counts.advantage_l2_kept:.3f}"
+                table.add_row(name, title, *_counted(counts, convention, sample), kept, mark)
+    return table
+
+
+def legend_of_gates(judged: Sequence[Judged]) -> list[str]:
+    """What the table of gates means."""
+    lines = [
+        "in sample: chosen and measured on the same groups, which flatters. out of sample: everything that is chosen "
+        "was chosen anew on the other folds by task (in how many of them a gate was found), and measured on the groups "
+        "left out: expect this of other groups."
+    ]
+    if len(judged) > 1:
+        lines.append(
+            "GATE: the simplest kind within one standard error of the best net saving out of sample; that choice is "
+            "made on those rows, and flatters the chosen one a little."
+        )
+    if any(one.out_of_sample is None for one in judged):
+        lines.append("out of sample: n/a, the groups are of fewer than two tasks")
+    return lines
+
+
+def verdict(chosen: Judged, sample: Sample) -> list[str]:
     """The gate and its evidence."""
+    counts, convention = chosen.in_sample, chosen.search.convention
+    assert counts is not None
     verb = _verb(convention)
     others = counts.true_positives - counts.all_fail - counts.all_succeed
     kinds = f"{counts.all_fail:g} all-fail, {counts.all_succeed:g} all-succeed" + (
@@ -145,7 +187,7 @@ def verdict(rule: Rule, counts: Tally, convention: Convention, sample: Sample) -
     pays = counts.net_saving.value > 0
     worth = "this gate is above it" if pays else "this gate is not above it and costs more than it saves"
     return [
-        f"gate: {rule}",
+        f"gate: {chosen.rule}",
         f"  {verb} {counts.taken:g} of {counts.population}: {counts.true_positives:g} zero-variance ({kinds}), "
         f"{counts.false_positives:g} informative",
         f"  precision {_interval(counts.precision, 3)} of {counts.taken:g}; "
@@ -155,14 +197,37 @@ def verdict(rule: Rule, counts: Tally, convention: Convention, sample: Sample) -
         f"net saving {_percent(counts.net_saving)} of the cost per informative group",
         f"  advantage L2 kept {counts.advantage_l2_kept:.4f}",
         f"  break-even precision {counts.break_even_precision:.3f}: " + worth,
+        *_optimism(chosen, counts),
         "  not certified: chosen and measured on the same groups, which flatters it",
     ]
+
+
+def _optimism(chosen: Judged, counts: Tally) -> list[str]:
+    """How much of the precision in sample was luck of the choice."""
+    if chosen.out_of_sample is None:
+        return []
+    out = chosen.out_of_sample.tally
+    if not out.taken:
+        return ["  out of sample: no group was cut, so nothing is known of its precision on other groups"]
+    target = chosen.search.target_precision
+    lines = [
+        f"  out of sample: precision {_interval(out.precision, 3)} of {out.taken:g}, net saving "
+        f"{_percent(out.net_saving)}; optimism of the choice: {counts.precision.value - out.precision.value:+.3f} in "
+        f"precision, {100 * (counts.net_saving.value - out.net_saving.value):+.1f} points in net saving"
+    ]
+    if out.precision.value < target:
+        lines.append(f"  warning: out of sample the precision is under the target of {target:g}")
+    if out.net_saving.value <= 0:
+        lines.append("  warning: out of sample it costs more than it saves")
+    return lines
 
 
 def _table(*headers: str) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, collapse_padding=True)
     for header in headers:
-        table.add_column(header, justify="right", overflow="fold", min_width=max(map(len, header.splitlines())))
+        table.add_column(
+            header, justify="right", overflow="fold", min_width=max(map(len, header.splitlines()), default=0)
+        )
     return table
 
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from calibrate.sample import Sample
 
 Step = Annotated[int, Field(ge=1)]
-Kind = Literal["threshold", "either", "sequential", "learned"]
 Values = Mapping[str, Any]  # the value of each signal that is read: numbers of one group, or arrays of many
 
 

@@ -1,57 +1,23 @@
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from samples import SIGNAL, make_sample, search_of
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from calibrate.convention import Convention
-from calibrate.fit import Search, apply, find, fit, ladder
+from calibrate.fit import apply, find, fit, ladder
 from calibrate.ladder import MIN_CUTS
-from calibrate.rules import Rule, Threshold
-from calibrate.sample import Cost, Sample
+from calibrate.rules import Either, Learned, Rule, Sequential, Threshold
+from calibrate.sample import Sample
 from calibrate.tally import Tally
 from collect.errors import InputError
-
-SIGNAL = "prefix_edit_distance_mean"
-
-
-def make_sample(
-    scores: list[list[float]],
-    outcomes: list[str],
-    eligible: list[list[bool]] | None = None,
-    after: list[list[int]] | None = None,
-    total: list[int] | None = None,
-    tasks: list[str] | None = None,
-    signals: dict[str, list[list[float]]] | None = None,
-) -> Sample:
-    """A sample at K = 1 ... S; without costs, each group costs 10 and saves 6 when cut."""
-    shape = np.array(scores).shape
-    return Sample(
-        group_size=4,
-        horizon=30,
-        steps=np.arange(1, shape[1] + 1),
-        group_ids=pl.Series([f"g{g:03}" for g in range(shape[0])]),
-        tasks=pl.Series([f"g{g:03}" for g in range(shape[0])] if tasks is None else tasks),
-        task_types=None,
-        outcomes=np.array(outcomes),
-        reward_variance=np.where(np.array(outcomes) == "mixed", 0.1875, 0.0),
-        signals={SIGNAL: np.array(scores)} | {name: np.array(values) for name, values in (signals or {}).items()},
-        eligible=np.ones(shape, bool) if eligible is None else np.array(eligible),
-        eligible_exactly=True,
-        cost=Cost(
-            "tokens",
-            np.full(shape, 6) if after is None else np.array(after),
-            np.full(shape[0], 10) if total is None else np.array(total),
-        ),
-    )
-
-
-def search_of(sample: Sample, target: float, convention: Convention = Convention.ELIGIBLE, **more: Any) -> Search:
-    columns = tuple(range(len(sample.steps)))
-    return Search(target, convention, columns, **({"signals": (SIGNAL,)} | more))
 
 
 def chosen_by(
@@ -268,3 +234,141 @@ def test_the_fingerprint_changes_with_any_score_and_with_any_id() -> None:
     assert make_sample(scores, ["mixed", "all_fail"]).fingerprint() == one
     assert make_sample([[0.0], [0.5]], ["mixed", "all_fail"]).fingerprint() != one
     assert make_sample(scores, ["mixed", "all_succeed"]).fingerprint() != one
+
+
+# Beyond one threshold on one signal
+
+
+def test_among_several_signals_the_best_net_saving_wins_and_the_first_of_equals() -> None:
+    outcomes = ["all_fail"] * 15 + ["mixed"] * 10
+    far, near = [[0.1]] * 12 + [[0.5]] * 13, [[0.9]] * 15 + [[0.2]] * 10
+    sample = make_sample(far, outcomes, signals={"repetition": near, "refused_share": near})
+    chosen = chosen_by(sample, 0.9, signals=tuple(sample.signals))
+    assert chosen is not None
+    rule, counts = chosen
+    assert isinstance(rule, Threshold)
+    assert rule.signal == "repetition"  # high values speak for zero variance
+    assert rule.threshold == pytest.approx(0.55)
+    assert (counts.taken, counts.true_positives) == (15, 15)
+
+
+@st.composite
+def samples_with_ends(draw: st.DrawFn) -> Sample:
+    sample = draw(samples())
+    size, steps = sample.size, len(sample.steps)
+    ended = draw(st.lists(st.lists(st.integers(0, 4), min_size=steps, max_size=steps), min_size=size, max_size=size))
+    return replace(sample, signals=dict(sample.signals) | {"termination_fraction": np.sort(ended, axis=1) / 4})
+
+
+@given(samples_with_ends(), st.sampled_from([0.4, 0.6, 0.75, 0.9]))
+@settings(max_examples=60, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+def test_the_or_rule_is_the_best_pair_of_thresholds_that_a_brute_force_search_finds(
+    sample: Sample, target: float
+) -> None:
+    found = []
+    for column, step in enumerate(sample.steps.tolist()):
+        for threshold in [-1.0, *(np.unique(sample.signals[SIGNAL][:, column]) + 1e-3)]:
+            for ended in (0.25, 0.5, 0.75, 1.0):
+                rule = Either(signal=SIGNAL, step=step, threshold=float(threshold), ended=ended)
+                counts = apply(sample, rule, Convention.ELIGIBLE)
+                kept = sample.size - sample.zero_variance.sum() - counts.false_positives
+                informative = (~sample.zero_variance).any()
+                if counts.taken >= MIN_CUTS and counts.precision.value >= target and (kept > 0 or not informative):
+                    found.append(counts.net_saving.value)
+    chosen = chosen_by(sample, target, kind="either")
+    assert (chosen is None) == (not found)
+    if chosen is not None:
+        assert isinstance(chosen[0], Either)
+        assert chosen[1].precision.value >= target
+        assert chosen[1].net_saving.value == pytest.approx(max(found), abs=1e-12)
+
+
+def by_hand(sample: Sample, rule: Sequential) -> tuple[int, int, int]:
+    """Cut, hits and cost saved, group by group: the first stage that flags an eligible group cuts it."""
+    cut = hits = saved = 0
+    for g in range(sample.size):
+        for stage in rule.stages:
+            column = sample.column(stage.step)
+            if sample.signals[SIGNAL][g, column] < stage.threshold:
+                if sample.eligible[g, column]:
+                    cut, hits = cut + 1, hits + int(sample.zero_variance[g])
+                    saved += int(sample.cost.after[g, column])
+                break
+    return cut, hits, saved
+
+
+@st.composite
+def samples_that_end(draw: st.DrawFn) -> Sample:
+    """As groups are: one that is over stays so, and the later the cut the less it saves."""
+    sample = draw(samples())
+    running = np.logical_and.accumulate(sample.eligible, axis=1)
+    after = np.where(running, np.minimum.accumulate(sample.cost.after, axis=1), 0)
+    return replace(sample, eligible=running, cost=replace(sample.cost, after=after))
+
+
+@given(samples_that_end(), st.sampled_from([0.4, 0.6, 0.75, 0.9]))
+@settings(max_examples=150, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+def test_a_sequential_gate_saves_no_less_than_its_first_stage_and_counts_as_by_hand(
+    sample: Sample, target: float
+) -> None:
+    single, found = chosen_by(sample, target), find(sample, search_of(sample, target, kind="sequential"))
+    assert (single is None) == (found is None)
+    if single is None or found is None:
+        return
+    assert isinstance(found.rule, Sequential)
+    assert 1 <= len(found.rule.stages) <= 3
+    counts = apply(sample, found.rule, Convention.ELIGIBLE)
+    cut, hits, saved = by_hand(sample, found.rule)
+    assert (counts.taken, counts.true_positives) == (cut, hits)
+    assert counts.saving.value == pytest.approx(saved / sample.cost.total.sum())
+    # What the search thought of it is what it does.
+    assert (found.taken, found.precision) == (counts.taken, counts.precision.value)
+    assert found.net_saving == pytest.approx(counts.net_saving.value, abs=1e-12)
+    assert counts.precision.value >= target
+    assert counts.net_saving.value >= single[1].net_saving.value - 1e-12
+
+
+def test_a_second_stage_is_added_where_it_takes_what_the_first_cannot_see() -> None:
+    # Failing groups agree from the start; succeeding ones only by the second step.
+    scores = [[0.0, 0.0]] * 12 + [[0.8, 0.1]] * 12 + [[0.8, 0.9]] * 12
+    sample = make_sample(scores, ["all_fail"] * 12 + ["all_succeed"] * 12 + ["mixed"] * 12, after=[[8, 4]] * 36)
+    found = find(sample, search_of(sample, 0.9, kind="sequential"))
+    assert found is not None
+    assert found.rule.steps == (1, 2)
+    assert found.taken == 24
+    assert apply(sample, found.rule, Convention.ELIGIBLE).saving.value == pytest.approx((12 * 8 + 12 * 4) / 360)
+
+
+def learnable() -> Sample:
+    """Two signals, each telling half; K = 1 of them by chance alone."""
+    rng = np.random.default_rng(0)
+    mixed = rng.random(400) < 0.5
+    parts = [rng.normal(size=400) + mixed for _ in range(2)]
+    values = [np.column_stack([rng.random(400), 1 / (1 + np.exp(-part))]) for part in parts]
+    outcomes = ["mixed" if one else "all_fail" for one in mixed]
+    return make_sample(values[0].tolist(), outcomes, signals={"action_entropy": values[1].tolist()})
+
+
+def test_a_learned_gate_scores_as_the_logistic_regression_that_it_was() -> None:
+    sample = learnable()
+    found = find(sample, search_of(sample, 0.8, kind="learned", signals=tuple(sample.signals)))
+    assert found is not None
+    assert isinstance(found.rule, Learned)
+    assert found.rule.step == 2
+    x = np.column_stack([sample.signals[name][:, 1] for name in found.rule.signals])
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=0.25)).fit(x, ~sample.zero_variance)
+    values = {name: sample.signals[name][:, 1] for name in found.rule.signals}
+    assert found.rule.score(values) == pytest.approx(model.predict_proba(x)[:, 1], abs=1e-5)
+
+
+def test_a_learned_gate_beats_either_of_its_signals_where_each_tells_half() -> None:
+    sample = learnable()
+    learned = find(sample, search_of(sample, 0.85, kind="learned", signals=tuple(sample.signals)))
+    single = find(sample, search_of(sample, 0.85, signals=tuple(sample.signals)))
+    assert learned is not None
+    assert single is None or learned.net_saving > single.net_saving
+
+
+def test_nothing_is_learned_from_one_class() -> None:
+    sample = make_sample([[0.1]] * 20, ["all_fail"] * 20)
+    assert find(sample, search_of(sample, 0.9, kind="learned")) is None

@@ -1,0 +1,70 @@
+"""A calibration: every kind of gate that was asked for, in sample and out of sample, and the one that is chosen."""
+
+from dataclasses import dataclass, replace
+
+from calibrate.fit import Search, apply, find
+from calibrate.folds import OutOfSample, out_of_sample
+from calibrate.intervals import NORMAL_QUANTILE, Interval
+from calibrate.kinds import KINDS, GateKind
+from calibrate.rules import Rule
+from calibrate.sample import Sample
+from calibrate.signals import TERMINATION_FRACTION
+from calibrate.tally import Tally
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """One kind of gate: the rule found on all groups (None where none may stand) and its tally there, and the procedure
+    out of sample (None with fewer than two tasks).
+    """
+
+    search: Search
+    rule: Rule | None
+    in_sample: Tally | None
+    out_of_sample: OutOfSample | None
+
+    @property
+    def expected(self) -> Interval:
+        """The net saving out of sample: what the kinds are compared by."""
+        assert self.out_of_sample is not None
+        return self.out_of_sample.tally.net_saving
+
+
+def judge(sample: Sample, search: Search, kind: GateKind) -> list[Judged]:
+    """Judge the kind that is asked for, or all of them, the simplest first.
+
+    `search.kind` does not matter. The learned gate reads every signal that the sample holds, whatever `search.signals`;
+    the OR-rule is left out where terminations are not known.
+    """
+    kinds = KINDS if kind is GateKind.AUTO else [k for k in KINDS if k == kind.value]
+    return [_judge(sample, replace(search, kind=k)) for k in kinds if k != "either" or _terminations(sample)]
+
+
+def choose(judged: list[Judged]) -> Judged | None:
+    """The simplest kind whose net saving out of sample is within one standard error of the best; None where none has a
+    rule. With fewer than two tasks, the simplest.
+    """
+    there = [one for one in judged if one.rule is not None]
+    known = [one for one in there if one.out_of_sample is not None]
+    if not known:
+        return there[0] if there else None
+    best = max(known, key=lambda one: one.expected.value)
+    error = (best.expected.high - best.expected.low) / (2 * NORMAL_QUANTILE)
+    least = best.expected.value - (error if error > 0 else 0.0)
+    return next(one for one in known if one.expected.value >= least)
+
+
+def _judge(sample: Sample, search: Search) -> Judged:
+    if search.kind == "learned":
+        search = replace(search, signals=tuple(sample.signals))
+    found = find(sample, search)
+    return Judged(
+        search=search,
+        rule=None if found is None else found.rule,
+        in_sample=None if found is None else apply(sample, found.rule, search.convention),
+        out_of_sample=out_of_sample(sample, search),
+    )
+
+
+def _terminations(sample: Sample) -> bool:
+    return TERMINATION_FRACTION.name in sample.signals

@@ -1,0 +1,102 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from samples import make_sample, search_of
+
+from calibrate.calibration import Judged, choose, judge
+from calibrate.intervals import Interval
+from calibrate.kinds import KINDS, GateKind, Kind
+from calibrate.sample import Sample
+
+
+@pytest.fixture(scope="module")
+def sample() -> Sample:
+    """Groups with two signals and some that have partly ended."""
+    rng = np.random.default_rng(2)
+    mixed = rng.random(200) < 0.45
+    scores, other = (np.clip(rng.normal(0.35, 0.15, (200, 3)) + 0.3 * mixed[:, None], 0, 1) for _ in range(2))
+    ended = np.sort(rng.integers(0, 4, (200, 3)), axis=1) / 4
+    outcomes = ["mixed" if one else "all_fail" for one in mixed]
+    return make_sample(
+        scores.tolist(),
+        outcomes,
+        after=[[9, 6, 3]] * 200,
+        signals={"action_entropy": other.tolist(), "termination_fraction": ended.tolist()},
+    )
+
+
+@pytest.fixture(scope="module")
+def judged(sample: Sample) -> list[Judged]:
+    return judge(sample, search_of(sample, 0.85), GateKind.AUTO)
+
+
+def with_expected(judged: list[Judged], expected: list[tuple[float, float]]) -> list[Judged]:
+    """The same, as if their net saving out of sample were these, each with its standard error."""
+    made = []
+    for one, (value, error) in zip(judged, expected, strict=True):
+        assert one.out_of_sample is not None
+        interval = Interval(value, value - 1.96 * error, value + 1.96 * error)
+        counts = replace(one.out_of_sample.tally, net_saving=interval)
+        made.append(replace(one, out_of_sample=replace(one.out_of_sample, tally=counts)))
+    return made
+
+
+def test_auto_judges_every_kind_in_sample_and_out_of_sample(judged: list[Judged]) -> None:
+    assert tuple(one.search.kind for one in judged) == KINDS
+    for one in judged:
+        assert one.rule is not None
+        assert one.rule.kind == one.search.kind
+        assert one.in_sample is not None
+        assert one.in_sample.precision.value >= 0.85
+        assert one.out_of_sample is not None
+        assert len(one.out_of_sample.rules) == 5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_kind_alone_is_judged_as_among_all(sample: Sample, judged: list[Judged], kind: Kind) -> None:
+    (alone,) = judge(sample, search_of(sample, 0.85), GateKind(kind))
+    (among,) = (one for one in judged if one.search.kind == kind)
+    assert (alone.rule, alone.in_sample) == (among.rule, among.in_sample)
+
+
+def test_the_learned_gate_reads_every_signal(sample: Sample, judged: list[Judged]) -> None:
+    learned = judged[-1].rule
+    assert learned is not None
+    assert set(learned.signals) == set(sample.signals)
+
+
+@pytest.mark.parametrize(
+    ("expected", "kind"),
+    [
+        ([(0.08, 0.02), (0.09, 0.02), (0.06, 0.02), (0.095, 0.02)], "threshold"),
+        ([(0.05, 0.02), (0.09, 0.02), (0.10, 0.02), (0.10, 0.02)], "either"),
+        ([(0.01, 0.02), (0.02, 0.02), (0.03, 0.02), (0.30, 0.02)], "learned"),
+        ([(-0.2, 0.3), (0.0, 0.3), (0.0, 0.3), (0.05, 0.3)], "threshold"),
+    ],
+)
+def test_the_simplest_kind_within_one_standard_error_of_the_best_is_chosen(
+    judged: list[Judged], expected: list[tuple[float, float]], kind: Kind
+) -> None:
+    chosen = choose(with_expected(judged, expected))
+    assert chosen is not None
+    assert chosen.search.kind == kind
+
+
+def test_a_kind_without_a_rule_is_never_chosen(judged: list[Judged]) -> None:
+    expected = [(0.5, 0.01), (0.1, 0.01), (0.1, 0.01), (0.1, 0.01)]
+    made = with_expected(judged, expected)
+    made[0] = replace(made[0], rule=None, in_sample=None)
+    chosen = choose(made)
+    assert chosen is not None
+    assert chosen.search.kind == "either"
+    assert choose([made[0]]) is None
+
+
+def test_without_terminations_the_or_rule_is_left_out() -> None:
+    sample = make_sample([[0.1]] * 12 + [[0.8]] * 12, ["all_fail"] * 12 + ["mixed"] * 12)
+    assert [one.search.kind for one in judge(sample, search_of(sample, 0.9), GateKind.AUTO)] == [
+        "threshold",
+        "sequential",
+        "learned",
+    ]

@@ -7,7 +7,7 @@ from calibrate.folds import OutOfSample, out_of_sample
 from calibrate.intervals import NORMAL_QUANTILE, Interval
 from calibrate.kinds import KINDS, GateKind
 from calibrate.rules import Rule
-from calibrate.sample import Sample
+from calibrate.sample import Bools, Sample
 from calibrate.signals import TERMINATION_FRACTION
 from calibrate.tally import Tally
 
@@ -30,14 +30,14 @@ class Judged:
         return self.out_of_sample.tally.net_saving
 
 
-def judge(sample: Sample, search: Search, kind: GateKind) -> list[Judged]:
-    """Judge the kind that is asked for, or all of them, the simplest first.
+def judge(sample: Sample, search: Search, kind: GateKind, rows: Bools | None = None) -> list[Judged]:
+    """Judge the kind that is asked for, or all of them, the simplest first, on the groups in `rows` (N,) or on all.
 
     `search.kind` does not matter. The learned gate reads every signal that the sample holds, whatever `search.signals`;
     the OR-rule is left out where terminations are not known.
     """
     kinds = KINDS if kind is GateKind.AUTO else [k for k in KINDS if k == kind.value]
-    return [_judge(sample, replace(search, kind=k)) for k in kinds if k != "either" or _terminations(sample)]
+    return [_judge(sample, replace(search, kind=k), rows) for k in kinds if k != "either" or _terminations(sample)]
 
 
 def choose(judged: list[Judged]) -> Judged | None:
@@ -54,15 +54,15 @@ def choose(judged: list[Judged]) -> Judged | None:
     return next(one for one in known if one.expected.value >= least)
 
 
-def _judge(sample: Sample, search: Search) -> Judged:
+def _judge(sample: Sample, search: Search, rows: Bools | None) -> Judged:
     if search.kind == "learned":
         search = replace(search, signals=tuple(sample.signals))
-    found = find(sample, search)
+    found = find(sample, search, rows)
     return Judged(
         search=search,
         rule=None if found is None else found.rule,
-        in_sample=None if found is None else apply(sample, found.rule, search.convention),
-        out_of_sample=out_of_sample(sample, search),
+        in_sample=None if found is None else apply(sample, found.rule, search.convention, rows),
+        out_of_sample=out_of_sample(sample, search, rows),
     )
 
 

@@ -29,6 +29,13 @@ def calibrate(
     target_precision: Annotated[
         float | None, typer.Option(help="Smallest precision the gate may have, over 0 and up to 1; 0.9 by default.")
     ] = None,
+    confidence: Annotated[
+        float | None,
+        typer.Option(
+            help="Write a gate only if it is certified: with this confidence, such as 0.95, its precision on new "
+            "groups is the target or more. Takes many groups, and says how many."
+        ),
+    ] = None,
     gate: Annotated[
         GateKind,
         typer.Option(
@@ -83,18 +90,20 @@ def calibrate(
     """
     _check_options(run, signals, target_precision, max_steps, reward_tolerance)
     _check_signal(signal, gate)
-    levels = _levels(thresholds)
+    _check_confidence(confidence, target_precision, convention)
+    shown = _DEFAULT_SIGNAL if signal == _AUTO else signal
+    levels = _levels(thresholds, shown)
     title, run = _source(run, signals)
     destination = out or (run / "gate.json" if run else Path("gate.json"))
     fitting = target_precision is not None or not levels
     if fitting:
         _check_writable(destination)
-    shown = _DEFAULT_SIGNAL if signal == _AUTO else signal
     sample = _sample(run, signals, at_step, max_steps, reward_tolerance, () if signal == _AUTO else (signal,))
     columns = range(len(sample.steps)) if at_step is None else [sample.column(at_step)]
 
     from calibrate import printing
     from calibrate.calibration import choose, judge
+    from calibrate.certificate import certify
     from calibrate.curve_table import cells, write_curves
     from calibrate.fit import Search, apply, fit
     from calibrate.gate import make_gate, save
@@ -135,18 +144,26 @@ def calibrate(
         console.print(line)
     if chosen is None or chosen.rule is None or chosen.in_sample is None:
         console.print(f"no gate: {table.shortfall or 'none of the kind asked for reaches the target'}")
+    else:
+        for line in printing.verdict(chosen, sample):
+            console.print(line)
+    certificate = None
+    if confidence is not None:
+        attempt = certify(sample, search, gate, confidence)
+        for line in printing.certificate(attempt, search, confidence, sample):
+            console.print(line)
+        rule, certificate = attempt.rule, attempt.certificate
+    if rule is None:
         raise typer.Exit(NO_GATE)
-    for line in printing.verdict(chosen, sample):
-        console.print(line)
     made = make_gate(
-        chosen.rule,
+        rule,
         sample,
         read_run(run) if run else None,
         convention=convention,
         target_precision=target,
-        evidence=chosen.in_sample,
-        out_of_sample=chosen.out_of_sample.tally if chosen.out_of_sample else None,
-        certificate=None,
+        evidence=apply(sample, rule, convention),
+        out_of_sample=chosen.out_of_sample.tally if chosen and chosen.out_of_sample else None,
+        certificate=certificate,
     )
     save(made, destination)
     console.print(f"wrote {destination}")
@@ -207,6 +224,17 @@ def _check_options(
         raise InputError(f"--reward-tolerance {reward_tolerance}: must be a number of at least 0")
 
 
+def _check_confidence(confidence: float | None, target_precision: float | None, convention: Convention) -> None:
+    if confidence is None:
+        return
+    if not 0 < confidence < 1:
+        raise InputError(f"--confidence {confidence}: must be over 0 and under 1, such as 0.95")
+    if target_precision == 1:
+        raise InputError("--confidence: no number of groups certifies a precision of 1; lower --target-precision")
+    if convention is not Convention.ELIGIBLE:
+        raise InputError("--confidence: only real cuts can be certified; drop --convention")
+
+
 def _check_signal(signal: str, gate: GateKind) -> None:
     from calibrate.signals import BY_NAME
 
@@ -218,18 +246,20 @@ def _check_signal(signal: str, gate: GateKind) -> None:
         raise InputError("--signal termination_fraction: --gate either reads it beside another signal; name that one")
 
 
-def _levels(text: str | None) -> list[float]:
-    """The thresholds of --thresholds."""
+def _levels(text: str | None, signal: str) -> list[float]:
+    """The thresholds of --thresholds, on a signal."""
     if text is None:
         return []
-    levels = []
+    from calibrate.signals import BY_NAME
+
+    known, levels = BY_NAME[signal], []
     for word in text.split(","):
         try:
             level = float(word)
         except ValueError:
             raise InputError(f"--thresholds {text!r}: {word!r} is not a number; write 0.05,0.08") from None
-        if not 0 <= level <= 1:
-            raise InputError(f"--thresholds {text!r}: {word.strip()} is outside 0 to 1")
+        if not known.lowest <= level <= known.highest:
+            raise InputError(f"--thresholds {text!r}: {word.strip()} is outside {known.range}")
         levels.append(level)
     return levels
 

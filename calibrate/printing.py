@@ -11,10 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from calibrate.calibration import Judged
+from calibrate.certificate import Attempt
 from calibrate.convention import Convention
 from calibrate.curve_table import ALL, Cell
 from calibrate.curves import Areas
-from calibrate.fit import Fit, StepFit
+from calibrate.fit import Fit, Search, StepFit, apply
 from calibrate.intervals import Interval, share
 from calibrate.ladder import MIN_CUTS
 from calibrate.rules import Rule, Threshold
@@ -199,6 +200,27 @@ def verdict(chosen: Judged, sample: Sample) -> list[str]:
         f"  break-even precision {counts.break_even_precision:.3f}: " + worth,
         *_optimism(chosen, counts),
         "  not certified: chosen and measured on the same groups, which flatters it",
+    ]
+
+
+def certificate(attempt: Attempt, search: Search, confidence: float, sample: Sample) -> list[str]:
+    """The certified gate and what its certificate says, or what is short of one."""
+    claim = f"precision >= {search.target_precision:g} with confidence {confidence:g}"
+    found = attempt.certificate
+    if attempt.rule is None or found is None:
+        return ["", f"no certified gate ({claim}). Short of {attempt.shortfall}"]
+    counts = apply(sample, attempt.rule, search.convention)
+    how = (
+        f"Holm over {found.tests} candidates" if found.tests > 1 else "one gate, chosen on the other half of the tasks"
+    )
+    return [
+        "",
+        f"certified gate: {attempt.rule}",
+        f"  {claim}, for new tasks of the same policy, games and settings",
+        f"  {found.true_positives} of {found.cuts} cuts among {found.tasks} tasks, one group each, were zero-variance: "
+        f"exact binomial p = {found.p_value:.2g}, at most {found.level:.2g} ({how})",
+        f"  on all groups here: {counts.true_positives:g} of {counts.taken:g} cuts zero-variance; "
+        f"{_SAVED[sample.cost.unit]} {_percent(counts.saving)}; net saving {_percent(counts.net_saving)}",
     ]
 
 

@@ -2,9 +2,11 @@ import csv
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from synthetic import make_group
 
 import sr
 from calibrate.gate import load
+from calibrate.signals import REGISTRY
 from collect.store import open_run
 from collect.trajectory import Decision, Group
 
@@ -300,6 +303,123 @@ def test_a_pipe_gets_every_line_whole(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+def gate_rows(out: str) -> list[list[str]]:
+    """The rows of the table of gates."""
+    rows = [[field.strip() for field in line.split("  ") if field.strip()] for line in out.splitlines()]
+    return [row for row in rows if row and row[0] in KINDS_OF_GATE]
+
+
+KINDS_OF_GATE = ("threshold", "either", "sequential", "learned")
+MANY = ["fail"] * 24 + ["mixed"] * 20 + ["succeed"] * 8
+
+
+def test_beside_every_gate_stands_what_it_does_out_of_sample(calibrate: Run, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", MANY)
+    code, out, _ = calibrate(tmp_path / "run")
+    assert code == 0
+    inside, outside = gate_rows(out)
+    assert inside[1] == "in sample"
+    assert inside[-1] == "GATE"
+    assert outside[1].startswith("out of sample (5 of 5 folds)")
+    assert "optimism of the choice" in out
+    gate = load(tmp_path / "run" / "gate.json")
+    assert gate.out_of_sample is not None
+    assert gate.out_of_sample.groups == 52
+    assert gate.out_of_sample.true_positives == int(outside[4])
+
+
+def test_every_kind_of_gate_is_judged_in_the_same_table(calibrate: Run, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", MANY)
+    code, out, _ = calibrate(tmp_path / "run", "--gate", "auto", "--signal", "auto")
+    assert code == 0
+    assert [row[0] for row in gate_rows(out)] == [kind for kind in KINDS_OF_GATE for _ in range(2)]
+    assert sum(row[-1] == "GATE" for row in gate_rows(out)) == 1
+
+
+@pytest.mark.parametrize("kind", ["either", "sequential", "learned"])
+def test_each_kind_of_gate_is_written_and_decides_live_as_it_did_on_the_run(
+    calibrate: Run, tmp_path: Path, kind: str
+) -> None:
+    groups = write_run(tmp_path / "run", MANY)
+    assert calibrate(tmp_path / "run", "--gate", kind)[0] == 0
+    gate = load(tmp_path / "run" / "gate.json")
+    assert gate.rule.kind == kind
+    cut = 0
+    for group in groups:
+        for step in gate.steps:
+            running = any(len(t.steps) > step for t in group.trajectories)
+            decision = gate.decide([t.steps[:step] for t in group.trajectories], eligible=running, step=step)
+            if decision.enforced:
+                cut += 1
+                break
+    assert cut == gate.evidence.cut > 0
+
+
+def test_another_signal_can_be_asked_for(calibrate: Run, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", MANY)
+    code, out, _ = calibrate(tmp_path / "run", "--signal", "action_set_jaccard_mean", "--at-step", "3")
+    assert code == 0
+    assert "gate: action_set_jaccard_mean < " in out
+    gate = load(tmp_path / "run" / "gate.json")
+    assert (gate.rule.signals, gate.steps) == (("action_set_jaccard_mean",), (3,))
+
+
+def test_curves_are_written_into_the_run_and_shown_for_every_signal(calibrate: Run, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", MANY)
+    _, out, _ = calibrate(tmp_path / "run")
+    for signal in REGISTRY:
+        assert f"\n {signal.name} " in out
+    assert pl.read_parquet(tmp_path / "run" / "calibration" / "curves.parquet")["step"].unique().to_list() == [
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]
+
+
+def test_enough_groups_get_a_certified_gate(calibrate: Run, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", MANY * 4)
+    code, out, _ = calibrate(tmp_path / "run", "--target-precision", "0.7", "--confidence", "0.95", "--at-step", "3")
+    assert code == 0
+    assert "certified gate: prefix_edit_distance_mean < " in out
+    assert "precision >= 0.7 with confidence 0.95, for new tasks of the same policy, games and settings" in out
+    gate = load(tmp_path / "run" / "gate.json")
+    assert gate.certified
+    assert gate.certificate is not None
+    assert (gate.certificate.confidence, gate.certificate.precision) == (0.95, 0.7)
+    assert (gate.certificate.cuts, gate.certificate.true_positives) == (96, 96)
+
+
+def test_too_few_groups_get_no_certificate_and_no_gate_and_are_told_how_many_would_do(
+    calibrate: Run, tmp_path: Path
+) -> None:
+    write_run(tmp_path / "run", MANY)
+    code, out, _ = calibrate(tmp_path / "run", "--confidence", "0.99")
+    assert code == 3
+    told = re.search(r"Short of groups: .* cut 24 of 52 tasks, 24 of them zero-variance .* from about (\d+) tasks", out)
+    assert told is not None
+    assert 100 < int(told[1]) < 300
+    assert not (tmp_path / "run" / "gate.json").exists()
+
+
+@pytest.mark.parametrize("kind", ["fail", "mixed"])
+def test_a_run_of_one_class_alone_is_calibrated_without_complaint(calibrate: Run, tmp_path: Path, kind: str) -> None:
+    write_run(tmp_path / "run", [kind] * 30)
+    code, _, err = calibrate(tmp_path / "run", "--gate", "auto")
+    assert (code, err) == (0 if kind == "fail" else 3, "")
+
+
+def test_a_single_task_has_no_row_out_of_sample(calibrate: Run, tmp_path: Path) -> None:
+    with open_run(tmp_path / "run", {}, {}) as run:
+        for visit in range(30):
+            run.add(replace(a_group(0, "fail" if visit < 20 else "mixed"), visit=visit))
+    code, out, _ = calibrate(tmp_path / "run", "--target-precision", "0.5")
+    assert code == 0
+    assert "groups: 30 of 1 tasks" in out
+    assert "out of sample: n/a, the groups are of fewer than two tasks" in out
+
+
 # The user's mistakes
 
 
@@ -316,6 +436,16 @@ def test_a_pipe_gets_every_line_whole(tmp_path: Path) -> None:
         (["--thresholds", ""], "--thresholds"),
         (["--thresholds", "0.1,1.5"], "1.5 is outside 0 to 1"),
         (["--thresholds", "nan"], "--thresholds"),
+        (["--thresholds", "-0.1", "--signal", "repetition"], "-0.1 is outside 0 to 1"),
+        (["--thresholds", "0.1", "--signal", "mean_logprob"], "0.1 is outside at most 0"),
+        (["--signal", "novelty"], "--signal novelty: unknown; give auto or one of prefix_edit_distance_mean"),
+        (["--signal", "repetition", "--gate", "learned"], "--signal: a learned gate reads all signals"),
+        (["--signal", "termination_fraction", "--gate", "either"], "--signal termination_fraction"),
+        (["--gate", "oracle"], "'oracle' is not one of"),
+        (["--confidence", "1"], "--confidence 1.0"),
+        (["--confidence", "0"], "--confidence 0.0"),
+        (["--confidence", "0.9", "--target-precision", "1"], "--confidence: no number of groups"),
+        (["--confidence", "0.9", "--convention", "paper"], "--confidence: only real cuts"),
         (["--max-steps", "30"], "--max-steps"),
         (["--reward-tolerance", "-1"], "--reward-tolerance"),
         (["--out", "nowhere/gate.json"], "--out"),

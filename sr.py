@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from calibrate.command import calibrate
+from calibrate.command_replay import gate_app, replay
 from collect.command import collect, games_app
 from collect.errors import SelectiveRolloutError
 from collect.options import Commands, debugging
@@ -27,6 +28,8 @@ app = typer.Typer(
 app.add_typer(games_app, name="games")
 app.command("collect", short_help="Roll out groups on games and log everything to Parquet.")(collect)
 app.command("calibrate", short_help="Fit a gate on rollouts, or say why none will do.")(calibrate)
+app.command("replay", short_help="Show what each policy of cutting would have saved and lost.")(replay)
+app.add_typer(gate_app, name="gate")
 app.command("query", short_help="Ask a run in SQL.")(query)
 app.command("warmstart", short_help="Train the default small policy's adapter from an expert's lessons.")(warmstart)
 

@@ -1,4 +1,4 @@
-"""Command: sr calibrate."""
+"""Command: sr calibrate. The others of this package are in `calibrate.command_replay`."""
 
 import math
 import os
@@ -88,17 +88,17 @@ def calibrate(
     that row, not the one in sample, says what to expect of other groups. Writes signals.parquet, calibration/ and
     gate.json into the run. Exits with 3, and leaves an earlier gate.json alone, when no gate will do.
     """
-    _check_options(run, signals, target_precision, max_steps, reward_tolerance)
+    check_options(run, signals, target_precision, max_steps, reward_tolerance)
     _check_signal(signal, gate)
     _check_confidence(confidence, target_precision, convention)
     shown = _DEFAULT_SIGNAL if signal == _AUTO else signal
     levels = _levels(thresholds, shown)
-    title, run = _source(run, signals)
+    title, run = source(run, signals)
     destination = out or (run / "gate.json" if run else Path("gate.json"))
     fitting = target_precision is not None or not levels
     if fitting:
         _check_writable(destination)
-    sample = _sample(run, signals, at_step, max_steps, reward_tolerance, () if signal == _AUTO else (signal,))
+    sample = read_sample(run, signals, at_step, max_steps, reward_tolerance, () if signal == _AUTO else (signal,))
     columns = range(len(sample.steps)) if at_step is None else [sample.column(at_step)]
 
     from calibrate import printing
@@ -169,7 +169,7 @@ def calibrate(
     console.print(f"wrote {destination}")
 
 
-def _source(run: Path | None, signals: Path | None) -> tuple[str, Path | None]:
+def source(run: Path | None, signals: Path | None) -> tuple[str, Path | None]:
     """What is calibrated on, in words, and the run if it is one."""
     if signals is not None:
         return f"signals: {signals}", None
@@ -184,7 +184,7 @@ def _source(run: Path | None, signals: Path | None) -> tuple[str, Path | None]:
     return title + (f"; {told}" if told else ""), run
 
 
-def _sample(
+def read_sample(
     run: Path | None,
     signals: Path | None,
     at_step: int | None,
@@ -192,6 +192,7 @@ def _sample(
     reward_tolerance: float | None,
     needed: tuple[str, ...],
 ) -> "Sample":
+    """The groups of the run, or of the table, which must hold the signals that are `needed`."""
     if signals is not None:
         from calibrate.signal_table import read_table
 
@@ -205,13 +206,14 @@ def _sample(
     return read_rollouts(run, REWARD_TOLERANCE if reward_tolerance is None else reward_tolerance)
 
 
-def _check_options(
+def check_options(
     run: Path | None,
     signals: Path | None,
     target_precision: float | None,
     max_steps: int | None,
     reward_tolerance: float | None,
 ) -> None:
+    """Refuse options that contradict each other or are out of range."""
     if run is not None and signals is not None:
         raise InputError(f"{run} and --signals {signals}: give a run or a table of signals, not both")
     if target_precision is not None and not 0 < target_precision <= 1:

@@ -61,6 +61,10 @@ class Deeds:
         """Their first K steps; lengths stay."""
         return Deeds(self.lengths, self.actions[:, :, :step], self.verbs[:, :, :step])
 
+    def only(self, members: NDArray[np.int64]) -> "Deeds":
+        """Some trajectories of each group: their indices (n, g)."""
+        return Deeds(*(_only(array, members) for array in (self.lengths, self.actions, self.verbs)))
+
 
 @dataclass(frozen=True, eq=False)
 class Views:
@@ -87,6 +91,21 @@ class Views:
             self.logprobs[:, :, :step],
             self.tokens[:, :, :step],
         )
+
+    def only(self, members: NDArray[np.int64]) -> "Views":
+        """Some trajectories of each group: their indices (n, g)."""
+        return Views(
+            lengths=_only(self.lengths, members),
+            observations=_only(self.observations, members),
+            commands=_only(self.commands, members),
+            refused=_only(self.refused, members),
+            logprobs=_only(self.logprobs, members),
+            tokens=_only(self.tokens, members),
+        )
+
+
+def _only(array: NDArray[Any], members: NDArray[np.int64]) -> NDArray[Any]:
+    return np.take_along_axis(array, members.reshape(*members.shape, *[1] * (array.ndim - 2)), axis=1)
 
 
 def renumbered(values: NDArray[Any], taken: NDArray[np.bool_]) -> Symbols:

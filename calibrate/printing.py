@@ -52,7 +52,7 @@ def head(sample: Sample, convention: Convention) -> list[str]:
     }[convention]
     return [
         f"groups: {sample.size}{tasks} ({size}, horizon {sample.horizon}): {composition}; "
-        f"zero-variance {_interval(rate, 3)}",
+        f"zero-variance {interval(rate, 3)}",
         *sample.notes,
         f"counted: {what}",
     ]
@@ -61,7 +61,7 @@ def head(sample: Sample, convention: Convention) -> list[str]:
 def per_step(fit: Fit, chosen: Rule | None, sample: Sample) -> Table:
     """One row a step K: how well the signal ranks there, and its best threshold."""
     eligible = "eligible" if sample.eligible_exactly else "eligible\n(approx.)"
-    table = _table(
+    drawn = table(
         "K",
         eligible,
         "zero-\nvar.",
@@ -73,26 +73,26 @@ def per_step(fit: Fit, chosen: Rule | None, sample: Sample) -> Table:
     )
     for step in fit.steps:
         rho = _NOT_KNOWN if step.rank_correlation is None else f"{step.rank_correlation.rho:.3f}"
-        known = [str(step.step), str(step.eligible), str(step.eligible_zero_variance), _interval(step.auroc, 3), rho]
+        known = [str(step.step), str(step.eligible), str(step.eligible_zero_variance), interval(step.auroc, 3), rho]
         if step.best is None:
-            table.add_row(*known, *[_NOT_KNOWN] * (len(table.columns) - len(known)))
+            drawn.add_row(*known, *[_NOT_KNOWN] * (len(drawn.columns) - len(known)))
         else:
-            table.add_row(
+            drawn.add_row(
                 *known,
                 f"{step.threshold:.4g}",
                 *_counted(step.best, fit.search.convention, sample),
                 _mark(step, chosen),
             )
-    return table
+    return drawn
 
 
 def per_threshold(tallies: Sequence[tuple[Threshold, Tally]], convention: Convention, sample: Sample) -> Table:
     """One row a step and given threshold: what such a gate does to the sample."""
-    table = _table("K", "thres-\nhold", *_counted_headers(convention, sample), "budget\nsafe %", "budget\nraw %")
+    drawn = table("K", "thres-\nhold", *_counted_headers(convention, sample), "budget\nsafe %", "budget\nraw %")
     for rule, tally in tallies:
         budget = (f"{100 * tally.budget_safe:.1f}", f"{100 * tally.budget_raw:.1f}")
-        table.add_row(str(rule.step), f"{rule.threshold:g}", *_counted(tally, convention, sample), *budget)
-    return table
+        drawn.add_row(str(rule.step), f"{rule.threshold:g}", *_counted(tally, convention, sample), *budget)
+    return drawn
 
 
 def heat_map(cells: Sequence[Cell], signal: str) -> Table:
@@ -101,15 +101,15 @@ def heat_map(cells: Sequence[Cell], signal: str) -> Table:
     places = np.linspace(0, len(steps) - 1, min(_STEPS_SHOWN, len(steps))).round().astype(int)
     shown = [steps[place] for place in places]
     found = {(cell.signal, cell.task_type, cell.step): cell for cell in cells}
-    table = _table("AUROC at K =", *map(str, shown))
-    table.columns[0].justify = "left"
+    drawn = table("AUROC at K =", *map(str, shown))
+    drawn.columns[0].justify = "left"
     types = sorted({cell.task_type for cell in cells} - {ALL})
     rows = [(name, name, ALL) for name in dict.fromkeys(cell.signal for cell in cells)]
     if len(types) > 1:
         rows += [(f"  {signal}, {task_type}", signal, task_type) for task_type in types]
     for title, name, task_type in rows:
-        table.add_row(title, *(_heat(found[name, task_type, step].areas) for step in shown))
-    return table
+        drawn.add_row(title, *(_heat(found[name, task_type, step].areas) for step in shown))
+    return drawn
 
 
 def _heat(areas: Areas | None) -> Text:
@@ -140,8 +140,8 @@ def legend(fit: Fit) -> list[str]:
 def gates(judged: Sequence[Judged], chosen: Judged | None, sample: Sample) -> Table:
     """Two rows a kind of gate: in sample, and the whole procedure out of sample."""
     convention = judged[0].search.convention
-    table = _table("gate", "", *_counted_headers(convention, sample), "L2\nkept", "")
-    for column in table.columns[:2]:
+    drawn = table("gate", "", *_counted_headers(convention, sample), "L2\nkept", "")
+    for column in drawn.columns[:2]:
         column.justify = "left"
     for one in judged:
         name = one.search.kind
@@ -152,11 +152,11 @@ def gates(judged: Sequence[Judged], chosen: Judged | None, sample: Sample) -> Ta
         for title, counts in rows:
             mark = "GATE" if one is chosen and title == "in sample" else ""
             if counts is None:
-                table.add_row(name, title, "none", *[""] * (len(table.columns) - 4), mark)
+                drawn.add_row(name, title, "none", *[""] * (len(drawn.columns) - 4), mark)
             else:
                 kept = f"{counts.advantage_l2_kept:.3f}"
-                table.add_row(name, title, *_counted(counts, convention, sample), kept, mark)
-    return table
+                drawn.add_row(name, title, *_counted(counts, convention, sample), kept, mark)
+    return drawn
 
 
 def legend_of_gates(judged: Sequence[Judged]) -> list[str]:
@@ -191,11 +191,11 @@ def verdict(chosen: Judged, sample: Sample) -> list[str]:
         f"gate: {chosen.rule}",
         f"  {verb} {counts.taken:g} of {counts.population}: {counts.true_positives:g} zero-variance ({kinds}), "
         f"{counts.false_positives:g} informative",
-        f"  precision {_interval(counts.precision, 3)} of {counts.taken:g}; "
-        f"recall {_interval(counts.recall, 3)} of {counts.population_zero_variance}, "
-        f"{_interval(counts.recall_of_all, 3)} of all {counts.zero_variance} zero-variance groups",
-        f"  {_SAVED[sample.cost.unit]} {_percent(counts.saving)}; "
-        f"net saving {_percent(counts.net_saving)} of the cost per informative group",
+        f"  precision {interval(counts.precision, 3)} of {counts.taken:g}; "
+        f"recall {interval(counts.recall, 3)} of {counts.population_zero_variance}, "
+        f"{interval(counts.recall_of_all, 3)} of all {counts.zero_variance} zero-variance groups",
+        f"  {_SAVED[sample.cost.unit]} {percent(counts.saving)}; "
+        f"net saving {percent(counts.net_saving)} of the cost per informative group",
         f"  advantage L2 kept {counts.advantage_l2_kept:.4f}",
         f"  break-even precision {counts.break_even_precision:.3f}: " + worth,
         *_optimism(chosen, counts),
@@ -220,7 +220,7 @@ def certificate(attempt: Attempt, search: Search, confidence: float, sample: Sam
         f"  {found.true_positives} of {found.cuts} cuts among {found.tasks} tasks, one group each, were zero-variance: "
         f"exact binomial p = {found.p_value:.2g}, at most {found.level:.2g} ({how})",
         f"  on all groups here: {counts.true_positives:g} of {counts.taken:g} cuts zero-variance; "
-        f"{_SAVED[sample.cost.unit]} {_percent(counts.saving)}; net saving {_percent(counts.net_saving)}",
+        f"{_SAVED[sample.cost.unit]} {percent(counts.saving)}; net saving {percent(counts.net_saving)}",
     ]
 
 
@@ -233,8 +233,8 @@ def _optimism(chosen: Judged, counts: Tally) -> list[str]:
         return ["  out of sample: no group was cut, so nothing is known of its precision on other groups"]
     target = chosen.search.target_precision
     lines = [
-        f"  out of sample: precision {_interval(out.precision, 3)} of {out.taken:g}, net saving "
-        f"{_percent(out.net_saving)}; optimism of the choice: {counts.precision.value - out.precision.value:+.3f} in "
+        f"  out of sample: precision {interval(out.precision, 3)} of {out.taken:g}, net saving "
+        f"{percent(out.net_saving)}; optimism of the choice: {counts.precision.value - out.precision.value:+.3f} in "
         f"precision, {100 * (counts.net_saving.value - out.net_saving.value):+.1f} points in net saving"
     ]
     if out.precision.value < target:
@@ -244,13 +244,14 @@ def _optimism(chosen: Judged, counts: Tally) -> list[str]:
     return lines
 
 
-def _table(*headers: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, collapse_padding=True)
+def table(*headers: str) -> Table:
+    """An empty table with these headers, right-aligned."""
+    made = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, collapse_padding=True)
     for header in headers:
-        table.add_column(
+        made.add_column(
             header, justify="right", overflow="fold", min_width=max(map(len, header.splitlines()), default=0)
         )
-    return table
+    return made
 
 
 def _counted_headers(convention: Convention, sample: Sample) -> list[str]:
@@ -266,8 +267,8 @@ def _counted(tally: Tally, convention: Convention, sample: Sample) -> list[str]:
         str(tally.cut),
         f"{tally.true_positives:g}",
         f"{tally.false_positives:g}",
-        _interval(tally.precision, 3),
-        *(_interval(recall, 2) for recall in recalls),
+        interval(tally.precision, 3),
+        *(interval(recall, 2) for recall in recalls),
         f"{100 * tally.saving.value:.1f}%" if sample.cost.unit == "tokens" else _NOT_KNOWN,
         f"{100 * tally.net_saving.value:.1f}%",
     ]
@@ -284,13 +285,15 @@ def _verb(convention: Convention) -> str:
     return "cuts" if convention is Convention.ELIGIBLE else "flags"
 
 
-def _interval(interval: Interval | None, digits: int) -> str:
-    if interval is None or math.isnan(interval.value):
+def interval(found: Interval | None, digits: int) -> str:
+    """An estimate with its bounds."""
+    if found is None or math.isnan(found.value):
         return _NOT_KNOWN
-    bounds = _NOT_KNOWN if math.isnan(interval.low) else f"{interval.low:.2f},{interval.high:.2f}"
-    return f"{interval.value:.{digits}f} [{bounds}]"
+    bounds = _NOT_KNOWN if math.isnan(found.low) else f"{found.low:.2f},{found.high:.2f}"
+    return f"{found.value:.{digits}f} [{bounds}]"
 
 
-def _percent(interval: Interval) -> str:
-    bounds = _NOT_KNOWN if math.isnan(interval.low) else f"{100 * interval.low:.1f}%,{100 * interval.high:.1f}%"
-    return f"{100 * interval.value:.1f}% [{bounds}]"
+def percent(found: Interval) -> str:
+    """A share in percent with its bounds."""
+    bounds = _NOT_KNOWN if math.isnan(found.low) else f"{100 * found.low:.1f}%,{100 * found.high:.1f}%"
+    return f"{100 * found.value:.1f}% [{bounds}]"

@@ -1,5 +1,6 @@
 """From the rollouts of a run to a sample, and to the run's signals.parquet."""
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -24,8 +25,9 @@ from collect.store import scan
 _GROUPS_AT_ONCE = 4096
 
 
-def read_rollouts(run: Path, reward_tolerance: float) -> Sample:
-    """The sample of a run's groups at every K = 1 to horizon - 1.
+def read_rollouts(run: Path, reward_tolerance: float, keep: int | None = None) -> Sample:
+    """The sample of a run's groups at every K = 1 to horizon - 1; with `keep`, of that many trajectories of each group,
+    drawn by a hash of its id, as if the groups had been so small.
 
     Groups that a gate cut (their rewards are truncated) and groups with missing trajectories are left out, and noted.
 
@@ -33,16 +35,19 @@ def read_rollouts(run: Path, reward_tolerance: float) -> Sample:
         InputError: no run, a damaged one, nothing left to calibrate on, or groups that differ in size or horizon.
     """
     try:
-        return _read(run, reward_tolerance)
+        return _read(run, reward_tolerance, keep)
     except PolarsError as error:
         raise InputError(f"{run}: damaged ({_first_line(error)}); restore the run from a copy") from error
 
 
 @dataclass(eq=False)
 class _Draft:
-    """The groups of a sample in the making, and their arrays, one row a group."""
+    """The groups of a sample in the making, and their arrays, one row a group. `members` are the trajectories that
+    count; `rewards` and `lengths` are of all.
+    """
 
     groups: pl.DataFrame
+    members: NDArray[np.int64]
     rewards: NDArray[np.float64]
     lengths: NDArray[np.int32]
     running: NDArray[np.bool_]
@@ -53,12 +58,13 @@ class _Draft:
     notes: tuple[str, ...]
 
     @classmethod
-    def of(cls, run: Path, groups: pl.DataFrame, size: int, horizon: int, notes: tuple[str, ...]) -> Self:
+    def of(cls, run: Path, groups: pl.DataFrame, size: int, keep: int, horizon: int, notes: tuple[str, ...]) -> Self:
         """Nothing but the rewards is known yet."""
         shape = (groups.height, horizon - 1)
         # Column by column in memory, as fits read them; single precision, so that a million groups fit.
         return cls(
             groups=groups,
+            members=_members(groups["group_id"], size, keep),
             rewards=_rewards(run, groups, size),
             lengths=np.zeros((groups.height, size), np.int32),
             running=np.zeros(shape, np.bool_, order="F"),
@@ -78,33 +84,35 @@ class _Draft:
         if not there.any():
             raise InputError(f"{run}: no group has all its {missing}; restore the run from a copy")
         self.groups = self.groups.filter(there)
-        for name in ("rewards", "lengths", "running", "tokens", "tokens_after", "steps_after"):
+        for name in ("members", "rewards", "lengths", "running", "tokens", "tokens_after", "steps_after"):
             setattr(self, name, getattr(self, name)[there])
         self.signals = {name: values[there] for name, values in self.signals.items()}
 
 
-def _read(run: Path, reward_tolerance: float) -> Sample:
+def _read(run: Path, reward_tolerance: float, keep: int | None) -> Sample:
     groups, notes = _whole_groups(run)
     size, horizon = (_same(run, groups, column) for column in ("group_size", "horizon"))
     if size < 2 or horizon < 2:
         raise InputError(f"{run}: group size {size}, horizon {horizon}; both must be at least 2 to calibrate a gate")
-    draft = _Draft.of(run, groups, size, horizon, notes)
+    draft = _Draft.of(run, groups, size, keep or size, horizon, notes)
     _read_deeds(run, draft, size, horizon)
     _read_views(run, draft, horizon)
+    rewards = np.take_along_axis(draft.rewards, draft.members, axis=1)
+    lengths = np.take_along_axis(draft.lengths, draft.members, axis=1)
     return Sample(
-        group_size=size,
+        group_size=keep or size,
         horizon=horizon,
         steps=np.arange(1, horizon),
         group_ids=draft.groups["group_id"],
         tasks=draft.groups["game_id"],
         task_types=draft.groups["task_type"],
-        outcomes=outcomes(draft.rewards, reward_tolerance),
-        reward_variance=draft.rewards.var(axis=1),
+        outcomes=outcomes(rewards, reward_tolerance),
+        reward_variance=rewards.var(axis=1),
         signals=draft.signals,
         eligible=draft.running,
         eligible_exactly=True,
         cost=Cost("tokens", draft.tokens_after, draft.tokens),
-        step_cost=Cost("steps", draft.steps_after, draft.lengths.sum(axis=1, dtype=np.int64)),
+        step_cost=Cost("steps", draft.steps_after, lengths.sum(axis=1, dtype=np.int64)),
         notes=draft.notes,
     )
 
@@ -112,9 +120,12 @@ def _read(run: Path, reward_tolerance: float) -> Sample:
 def _read_deeds(run: Path, draft: _Draft, size: int, horizon: int) -> None:
     """Fill in what the trajectories tell."""
     steps, there = np.arange(1, horizon), np.zeros(draft.groups.height, np.bool_)
-    for here, done, tokens in deeds(run, draft.groups["group_id"], size, horizon):
+    for here, whole, tokens_of_all in deeds(run, draft.groups["group_id"], size, horizon):
         there[here] = True
-        draft.lengths[here] = done.lengths
+        draft.lengths[here] = whole.lengths
+        done, tokens, members = whole, tokens_of_all, draft.members[here]
+        if members.shape[1] < size:
+            done, tokens = whole.only(members), np.take_along_axis(tokens_of_all, members[:, :, None], axis=1)
         draft.running[here] = eligible(done.lengths, steps)
         draft.steps_after[here] = np.maximum(done.lengths[:, :, None] - steps, 0).sum(axis=1)
         spent = tokens.sum(axis=1).cumsum(axis=1)
@@ -129,8 +140,10 @@ def _read_deeds(run: Path, draft: _Draft, size: int, horizon: int) -> None:
 def _read_views(run: Path, draft: _Draft, horizon: int) -> None:
     """Fill in what the steps tell."""
     there = np.zeros(draft.groups.height, np.bool_)
-    for here, met in views(run, draft.groups["group_id"], draft.lengths, horizon):
+    for here, whole in views(run, draft.groups["group_id"], draft.lengths, horizon):
         there[here] = True
+        members = draft.members[here]
+        met = whole.only(members) if members.shape[1] < draft.lengths.shape[1] else whole
         for signal in REGISTRY:
             if signal.source == "views":
                 draft.signals[signal.name][here] = signal.sweep(met.until(horizon - 1))
@@ -190,6 +203,15 @@ def _whole_groups(run: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:
         left_out = f" ({'; '.join(notes)})" if notes else ""
         raise InputError(f"{run}: no finished ungated group to calibrate on{left_out}; let sr collect finish some")
     return whole, notes
+
+
+def _members(ids: pl.Series, size: int, keep: int) -> NDArray[np.int64]:
+    """The trajectories that count, ascending: all, or as many of each group, drawn by a hash of its id. (N, keep)."""
+    if keep == size:
+        return np.broadcast_to(np.arange(size), (len(ids), size))
+    seeds = [int.from_bytes(hashlib.sha256(group.encode()).digest()[:8]) for group in ids]
+    drawn = [np.random.default_rng(seed).permutation(size)[:keep] for seed in seeds]
+    return np.sort(np.array(drawn, np.int64), axis=1)
 
 
 def _same(run: Path, groups: pl.DataFrame, column: str) -> int:

@@ -59,4 +59,4 @@ def test_the_page_names_the_options_that_help_prints(command: str) -> None:
     options = options_in(re.findall(r"^  (-.*?)(?:  |$)", printed, re.MULTILINE))
     documented = options_in(re.findall(r"^\| (`-.*?) \|", section, re.MULTILINE))
     assert documented == options - {"--help"}
-    assert len(documented) > 1
+    assert documented

@@ -1,0 +1,138 @@
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from test_calibrate_command import MANY, RELEASED, released, write_run
+
+import sr
+
+Result = tuple[int, str, str]
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Run `sr …` in an empty folder; gives exit code, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+
+    def run(*arguments: str | Path) -> Result:
+        monkeypatch.setattr(sys, "argv", ["sr", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            sr.main()
+        out, err = capsys.readouterr()
+        return int(stopped.value.code or 0), out, err
+
+    return run
+
+
+@pytest.fixture
+def calibrated(run: Run, tmp_path: Path) -> Path:
+    """A run with its gate."""
+    write_run(tmp_path / "run", MANY)
+    assert run("calibrate", "run", "--at-step", "2")[0] == 0
+    return tmp_path / "run"
+
+
+def policies(out: str) -> dict[str, list[str]]:
+    """The rows of the table of policies, by name."""
+    rows = [[field.strip() for field in line.split("  ") if field.strip()] for line in out.splitlines()]
+    return {row[0]: row[1:] for row in rows if len(row) == 14 and row[0] != "policy"}
+
+
+def test_a_run_is_replayed_with_its_own_gate_and_that_is_said_to_flatter(run: Run, calibrated: Path) -> None:
+    before = sorted(calibrated.rglob("*"))
+    code, out, err = run("replay", calibrated)
+    assert (code, err) == (0, "")
+    assert "fitted on these very groups, which flatters it" in out
+    rows = policies(out)
+    assert list(rows) == [
+        "none",
+        "random at the same rate",
+        "oracle at K = 2",
+        "post-filter",
+        "pre-rollout skip by history",
+        "gate",
+        "gate + post-filter",
+    ]
+    assert rows["gate"][:3] == ["24", "24", "0"]
+    assert set(rows["pre-rollout skip by history"]) == {"n/a"}
+    assert sorted(calibrated.rglob("*")) == before
+
+
+def test_a_gate_is_replayed_on_another_run(run: Run, calibrated: Path, tmp_path: Path) -> None:
+    write_run(tmp_path / "other", MANY[10:40], {"model": "huge", "prompt": "act", "adapter": None})
+    code, out, _ = run("replay", tmp_path / "other", "--gate", calibrated / "gate.json")
+    assert code == 0
+    assert "flatters it" not in out
+    assert "warning: fitted on rollouts of model tiny, not huge" in out
+    assert policies(out)["gate"][:3] == ["14", "14", "0"]
+
+
+def test_a_gate_for_another_group_size_is_refused_unless_told(run: Run, calibrated: Path) -> None:
+    gate = json.loads((calibrated / "gate.json").read_text()) | {"group_size": 8}
+    (calibrated / "gate.json").write_text(json.dumps(gate))
+    code, out, err = run("replay", calibrated)
+    assert (code, out) == (2, "")
+    assert "was fitted on groups of 8, these are of 3" in err
+    assert run("replay", calibrated, "--other-group-size")[0] == 0
+
+
+@released
+def test_a_table_is_replayed_without_what_it_cannot_tell(run: Run, tmp_path: Path) -> None:
+    assert run("calibrate", "--signals", RELEASED, "--target-precision", "0.75")[0] == 0
+    code, out, _ = run("replay", "--signals", RELEASED, "--gate", "gate.json")
+    assert code == 0
+    row = policies(out)["gate"]
+    assert row[:3] == ["17", "13", "4"]
+    assert row[5:7] == ["n/a", "n/a"]
+    assert row[7:11] == ["8.7", "11.3", "n/a", "4 of 61"]
+    assert "smaller groups" not in out
+
+
+def test_a_gate_is_shown_in_words(run: Run, calibrated: Path) -> None:
+    code, out, err = run("gate", "show", calibrated / "gate.json")
+    assert (code, err) == (0, "")
+    assert "rule: cut a group when prefix_edit_distance_mean < " in out
+    assert "mean over the group's pairs of Levenshtein" in out
+    assert "groups of 3 trajectories, horizon 6; policy: model tiny, prompt act" in out
+    assert "in sample (flattering): of 52 groups of 52 tasks 24 cut" in out
+    assert "out of sample" in out
+    assert "not certified" in out
+
+
+def test_a_certified_gate_says_so(run: Run, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", MANY * 4)
+    assert run("calibrate", "run", "--target-precision", "0.7", "--confidence", "0.9", "--at-step", "3")[0] == 0
+    _, out, _ = run("gate", "show", "run/gate.json")
+    assert "certified: precision >= 0.7 with confidence 0.9 for new tasks" in out
+    assert "not certified" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["replay", "run"], "gate.json: cannot be read as a gate"),
+        (["replay", "none"], "none: no such folder"),
+        (["replay", "--signals", "table.csv"], "--gate: give the gate.json"),
+        (["gate", "show", "none.json"], "none.json: cannot be read as a gate"),
+        (["gate", "show"], "Missing argument 'FILE'"),
+    ],
+)
+def test_a_mistake_is_one_line(run: Run, tmp_path: Path, arguments: list[str], told: str) -> None:
+    write_run(tmp_path / "run", MANY[:5])
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert told in err
+    assert err.count("\n") == 1
+
+
+def test_a_gate_that_asks_at_a_step_which_the_run_lacks_is_refused(run: Run, calibrated: Path) -> None:
+    gate = json.loads((calibrated / "gate.json").read_text())
+    gate["rule"]["step"] = 9
+    (calibrated / "gate.json").write_text(json.dumps(gate))
+    code, _, err = run("replay", calibrated)
+    assert code == 2
+    assert "decides at K = 9, which these groups do not have" in err

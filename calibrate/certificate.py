@@ -15,9 +15,11 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 from scipy.stats import binom
 
 from calibrate.calibration import choose, judge
@@ -160,6 +162,13 @@ def _least_hits(precision: float, level: float) -> NDArray[np.float64]:
     return np.asarray(binom.isf(level, np.arange(1, _MOST_CUTS + 1), precision) + 1)
 
 
+def _roughly_needed(cell: Cell, precision: float, level: float) -> float:
+    """`cuts_needed` at the observed rate by the normal approximation, to rank candidates by."""
+    rate = min(cell.true_positives / cell.cuts, 1 - 1e-6)
+    spread = ndtri(1 - level) * sqrt(precision * (1 - precision)) + ndtri(_POWER) * sqrt(rate * (1 - rate))
+    return float((spread / (rate - precision)) ** 2)
+
+
 def _cut(sample: Sample, rule: Rule, rows: Bools) -> tuple[int, int]:
     at = rule.flags(sample)
     cut = (at >= 0) & sample.eligible[np.arange(sample.size), at] & rows
@@ -183,16 +192,17 @@ def _shortfall(sample: Sample, search: Search, cells: Sequence[Cell], tested: Bo
         most = max((cell.cuts for cell in cells), default=0)
         return f"groups: of {tasks} tasks no candidate cuts {_LEAST_CUTS} or more (at most {most})"
     level = (1 - confidence) / len(cells)
-    needs = [(cell, cuts_needed(cell.true_positives / cell.cuts, target, level)) for cell in enough]
-    possible = [(cell, cuts) for cell, cuts in needs if cuts is not None]
-    if not possible:
+    over = [cell for cell in enough if cell.true_positives > target * cell.cuts]
+    nearest = min(over, key=lambda cell: _roughly_needed(cell, target, level) / cell.cuts, default=None)
+    cuts = None if nearest is None else cuts_needed(nearest.true_positives / nearest.cuts, target, level)
+    if nearest is None or cuts is None:
         best = max(enough, key=lambda cell: (cell.true_positives / cell.cuts, cell.cuts))
         return (
             f"precision: the most precise of the candidates with at least {_LEAST_CUTS} cuts has "
             f"{best.true_positives} of {best.cuts} ({best.true_positives / best.cuts:.3f}; {best.rule}), not enough "
             f"over {target:g} for any number of groups up to what {_MOST_CUTS} cuts take"
         )
-    cell, cuts = min(possible, key=lambda pair: pair[1] / pair[0].cuts)
+    cell = nearest
     groups = int(np.ceil(cuts * tasks / cell.cuts))
     return (
         f"groups: {cell.rule} cut {cell.cuts} of {tasks} tasks, {cell.true_positives} of them zero-variance "

@@ -162,7 +162,8 @@ def calibrate(
         convention=convention,
         target_precision=target,
         evidence=apply(sample, rule, convention),
-        out_of_sample=chosen.out_of_sample.tally if chosen and chosen.out_of_sample else None,
+        # The folds judged another procedure than the one that certified.
+        out_of_sample=chosen.out_of_sample.tally if chosen and chosen.out_of_sample and not certificate else None,
         certificate=certificate,
     )
     save(made, destination)

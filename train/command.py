@@ -13,7 +13,7 @@ def warmstart(
         Path,
         typer.Argument(metavar="OUT", help="Folder for games, lessons and adapter; one begun the same way goes on."),
     ],
-    games: Annotated[int, typer.Option(min=1, help="Games of the train split to make and learn from.")] = 360,
+    games: Annotated[int, typer.Option(min=1, help="Games of the train split to make and learn from.")] = 400,
     model: Annotated[
         str | None, typer.Option(help="Folder or hub name of the base model; by default the small one.")
     ] = None,
@@ -23,8 +23,8 @@ def warmstart(
 ) -> None:
     """Train the default small policy's adapter: supervised lessons from an expert that sees only the text.
 
-    Makes games, has the expert play them on the real engine, and fits a LoRA adapter to its commands. About 30 minutes
-    on two CPU cores.
+    Makes games, has the expert play them on the real engine, and fits a LoRA adapter to its commands. About 40 minutes
+    on two CPU cores that do nothing else.
     """
     from collect.policy import SMALL_MODEL, find_policy
     from collect.progress import counted

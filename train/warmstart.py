@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from collect.environment import GroupEnvironment
+from collect.environment import Environments, open_environments
 from collect.errors import EnvironmentFault, InputError
 from collect.expert import Expert
 from collect.files import fsync, replacing
@@ -25,10 +25,8 @@ from collect.generator import make_games
 from collect.policy import Policy, load_tokenizer
 from collect.progress import Update
 from collect.prompt import Prompt
-from collect.recipe import Difficulty
 from collect.recipe import Recipe as GameRecipe
 
-LESSON_DIFFICULTIES = (Difficulty(4), Difficulty(8), Difficulty(None))  # small, middling and whole rooms by turns
 Watch = Callable[[str, str], AbstractContextManager[Update]]  # (label, unit) to something that shows progress
 
 
@@ -36,14 +34,14 @@ Watch = Callable[[str, str], AbstractContextManager[Update]]  # (label, unit) to
 class Recipe:
     """Everything that decides what the adapter learns. The seed also seeds the games."""
 
-    games: int = 360
+    games: int = 400
     horizon: int = 50
-    max_tokens: int = 800
+    max_tokens: int = 900
     rank: int = 16
     alpha: int = 32
     learning_rate: float = 1e-3
     warmup: float = 0.05
-    batch_size: int = 4
+    batch_size: int = 2
     epochs: int = 1
     seed: int = 2026
 
@@ -66,9 +64,8 @@ def warm_start(policy: Policy, recipe: Recipe, out: Path, progress: Watch) -> Pa
     if adapter.exists():
         return adapter
     if not lessons_file.exists():
-        game_recipe = GameRecipe(seed=recipe.seed, difficulties=LESSON_DIFFICULTIES)
         with progress(f"making {recipe.games} games in {out / 'games'}", "games") as update:
-            games = make_games(out / "games", {"train": recipe.games}, game_recipe, progress=update)
+            games = make_games(out / "games", {"train": recipe.games}, GameRecipe(seed=recipe.seed), progress=update)
         with progress("having the expert play them", "games") as update:
             write_lessons(solve(games, recipe.horizon, os.cpu_count() or 1, update), lessons_file)
     lessons = read_lessons(lessons_file)
@@ -118,6 +115,7 @@ def solve(games: Sequence[Game], horizon: int, workers: int, progress: Update) -
 
 
 async def _solve_all(games: Sequence[Game], horizon: int, workers: int, progress: Update) -> list[Lesson]:
+    environments = open_environments("compiled", print)
     slots = asyncio.Semaphore(workers)
     done = 0
 
@@ -125,7 +123,7 @@ async def _solve_all(games: Sequence[Game], horizon: int, workers: int, progress
         nonlocal done
         async with slots:
             try:
-                return await _play(game, horizon)
+                return await _play(game, horizon, environments)
             except EnvironmentFault as fault:
                 print(f"skipped {game.id}: {fault}")
                 return None
@@ -137,10 +135,10 @@ async def _solve_all(games: Sequence[Game], horizon: int, workers: int, progress
     return [lesson for lesson in solved if lesson is not None]
 
 
-async def _play(game: Game, horizon: int) -> Lesson | None:
+async def _play(game: Game, horizon: int, environments: Environments) -> Lesson | None:
     expert = Expert(task_of(game))
     exchanges = []
-    async with GroupEnvironment(game.path, 1) as environment:
+    async with environments.open(game.path, 1) as environment:
         observation = await environment.reset(0)
         for _ in range(horizon):
             command = expert.act(observation.text)
@@ -188,6 +186,7 @@ def train(policy: Policy, lessons: Sequence[Lesson], recipe: Recipe, out: Path, 
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM, get_linear_schedule_with_warmup
 
+    torch.set_flush_denormal(True)  # a policy that grows sure makes numbers that CPUs are slow at
     torch.manual_seed(recipe.seed)
     tokenizer = load_tokenizer(policy)
     prompt = Prompt(tokenizer, "act", show_commands=False)
@@ -243,4 +242,4 @@ def _save(model: Any, policy: Policy, out: Path) -> None:
 
     model.to(torch.bfloat16)
     model.peft_config["default"].base_model_name_or_path = policy.name  # not a path of the machine it was trained on
-    model.save_pretrained(out)
+    model.save_pretrained(out, save_embedding_layers=False)  # what else it would do is look for the model on a hub

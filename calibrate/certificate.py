@@ -105,7 +105,7 @@ def grid(sample: Sample, signal: str, columns: Sequence[int]) -> list[Threshold]
     it from that end, each moved up to halfway between two values of the lattice j / (K · G(G-1)/2).
     """
     rules = []
-    for column in columns_spread(sample, columns):
+    for column in columns_spread(columns):
         step, size = int(sample.steps[column]), sample.group_size or 8
         lattice = step * size * (size - 1) // 2
         fractions = {(int((i / _THRESHOLDS) ** 2 * lattice) + 0.5) / lattice for i in range(_THRESHOLDS)}

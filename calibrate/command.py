@@ -143,7 +143,8 @@ def calibrate(
     for line in [*printing.legend_of_gates(judged), ""]:
         console.print(line)
     if chosen is None or chosen.rule is None or chosen.in_sample is None:
-        console.print(f"no gate: {table.shortfall or 'none of the kind asked for reaches the target'}")
+        where = f"on no signal; on {shown}: " if signal == _AUTO else ""
+        console.print(f"no gate: {where}{table.shortfall or 'none of the kind asked for reaches the target'}")
     else:
         for line in printing.verdict(chosen, sample):
             console.print(line)

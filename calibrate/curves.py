@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit
-from scipy.stats import rankdata, spearmanr
+from scipy.stats import spearmanr
 
 from calibrate.intervals import NORMAL_QUANTILE, UNKNOWN, Interval
 
@@ -54,7 +54,8 @@ def areas(scores: Scores, informative: Bools, task: Ints) -> Areas | None:
         return Areas(Interval(roc, np.nan, np.nan), Interval(average, np.nan, np.nan))
     if len(scores) > ANALYTIC_ABOVE:
         found = len(np.unique(number[~informative]))
-        error, error_of_average = _delong(scores, informative, number), float(np.sqrt(average * (1 - average) / found))
+        error = _delong(roc, positive, runs, number[order])
+        error_of_average = float(np.sqrt(average * (1 - average) / found))
     else:
         resampled = _areas(_drawn(tasks)[:, number[order]], positive, runs)
         error, error_of_average = (float(np.nanstd(area, ddof=1)) for area in resampled)
@@ -109,15 +110,17 @@ def _areas(
     return np.where(lacking, np.nan, roc), np.where(lacking, np.nan, average)
 
 
-def _delong(scores: Scores, informative: Bools, number: Ints) -> float:
-    """Standard error of the ROC area: DeLong's components by mid-ranks (Sun and Xu 2014), summed over each task."""
-    higher, lower = scores[informative], scores[~informative]
-    ranks = rankdata(scores)
-    influence = np.empty(len(scores))
-    above = (ranks[informative] - rankdata(higher)) / len(lower)
-    influence[informative] = (above - above.mean()) / len(higher)
-    below = 1 - (ranks[~informative] - rankdata(lower)) / len(higher)
-    influence[~informative] = (below - below.mean()) / len(lower)
+def _delong(area: float, positive: Bools, runs: Ints, number: Ints) -> float:
+    """Standard error of the ROC area from DeLong's (1988) components, summed over each task.
+
+    The groups come in ascending order of score: whether zero-variance, where a new score begins, and their tasks.
+    """
+    found, missed = (np.add.reduceat(kind, runs, dtype=np.int64) for kind in (positive, ~positive))
+    true, false = found.cumsum(), missed.cumsum()
+    run = np.repeat(np.arange(len(runs)), np.diff(np.append(runs, len(positive))))
+    lower = ((true - found / 2) / true[-1])[run]  # share of the zero-variance groups under each, ties counting half
+    higher = ((false[-1] - false + missed / 2) / false[-1])[run]
+    influence = np.where(positive, (higher - area) / true[-1], (lower - area) / false[-1])
     by_task = np.bincount(number, influence)
     tasks = len(by_task)
     return float(np.sqrt(tasks / (tasks - 1) * (by_task @ by_task)))

@@ -75,7 +75,7 @@ def climb_at(sample: Sample, column: int, counted: Bools, likeness: Scores, rows
     return climb(likeness, _change(sample, column, counted), _start(sample, rows))
 
 
-def columns_spread(sample: Sample, columns: Sequence[int], count: int = 5) -> tuple[int, ...]:
+def columns_spread(columns: Sequence[int], count: int = 5) -> tuple[int, ...]:
     """About `count` of the columns, spread evenly over them: which, does not depend on any group."""
     places = np.linspace(0, len(columns) - 1, min(count + 2, len(columns))).round().astype(int)
     inner = places[1:-1] if len(places) > count else places

@@ -10,9 +10,9 @@ from calibrate.outcomes import net_saving
 
 MIN_CUTS = 10
 
-# Scores nearer to each other than this count as equal: what a live group is scored may differ from what was read by
-# the rounding of sums. The lattice of any ratio of counts up to a thousand is coarser.
-TIE = 1e-6
+# Scores nearer to each other than this count as equal: equal sums may differ by their rounding, and signals of rollouts
+# are held in single precision. The lattice of any ratio of counts up to a thousand is coarser.
+TIE = 2e-7
 
 _UNDER_ALL = -1e9  # a threshold under every score there is
 

@@ -20,12 +20,12 @@ def find_learned(sample: Sample, search: Search, rows: Bools) -> Found | None:
     The weights and the threshold are fitted on the same groups in `rows`, which flatters the rule more than others.
     """
     found = []
-    for column in columns_spread(sample, search.columns):
+    for column in columns_spread(search.columns):
         counted = sample.counted(column, search.convention) & rows
         rule = learn(sample, search.signals, column, counted)
         if rule is None or not (sample.eligible[:, column] & rows).any():
             continue
-        likeness = rule.score({name: sample.signals[name][counted, column] for name in rule.signals})
+        likeness = rule.score({name: sample.signals[name][counted, column].astype(np.float64) for name in rule.signals})
         rungs = climb_at(sample, column, counted, likeness, rows)
         if (best := rungs.best(search.target_precision)) is not None:
             threshold = min(1.0, float(rungs.thresholds[best]))

@@ -41,7 +41,9 @@ class _Rule(BaseModel):
         at = np.full(sample.size, -1)
         for step in reversed(self.steps):
             column = sample.column(step)
-            _, _, flagged = self.judge({name: sample.signals[name][:, column] for name in self.signals}, step)
+            # In double precision, as thresholds are: numpy would else round them to that of the signals.
+            values = {name: sample.signals[name][:, column].astype(np.float64) for name in self.signals}
+            _, _, flagged = self.judge(values, step)
             at[flagged] = column
         return at
 

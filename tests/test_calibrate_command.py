@@ -152,6 +152,15 @@ def test_no_threshold_on_the_released_data_reaches_the_papers_floor_among_eligib
 
 
 @released
+def test_the_papers_upper_threshold_on_terminations_flags_groups_that_are_over(calibrate: Run) -> None:
+    options = ("--signals", RELEASED, "--at-step", "10", "--signal", "termination_fraction", "--thresholds", "0.89")
+    _, out, _ = calibrate(*options, "--convention", "paper")
+    assert cells(out)[0][2:6] == ["6", "0", "6", "0"]
+    _, out, _ = calibrate(*options)
+    assert cells(out)[0][2:6] == ["6", "0", "0", "0"]
+
+
+@released
 def test_a_table_says_what_it_cannot_know(calibrate: Run) -> None:
     code, out, _ = calibrate("--signals", RELEASED, "--target-precision", "0.75")
     assert code == 0
@@ -389,6 +398,7 @@ def test_enough_groups_get_a_certified_gate(calibrate: Run, tmp_path: Path) -> N
     assert gate.certificate is not None
     assert (gate.certificate.confidence, gate.certificate.precision) == (0.95, 0.7)
     assert (gate.certificate.cuts, gate.certificate.true_positives) == (96, 96)
+    assert gate.out_of_sample is None
 
 
 def test_too_few_groups_get_no_certificate_and_no_gate_and_are_told_how_many_would_do(

@@ -71,6 +71,16 @@ def test_above_the_limit_the_analytic_intervals_agree_with_the_bootstrap(
     )
 
 
+def test_the_analytic_error_is_delongs_where_groups_are_independent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curves, "ANALYTIC_ABOVE", 99)
+    rng = np.random.default_rng(6)
+    informative = rng.random(500) < 0.6
+    scores = np.round(rng.normal(size=500) + informative, 1)  # with ties
+    found = auroc(scores, informative, np.arange(500))
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx(delong_by_definition(scores, informative), abs=1e-3)
+
+
 def coverage(true: float, interval: Callable[[np.random.Generator], Interval | None], times: int) -> float:
     rng = np.random.default_rng(3)
     found = [interval(rng) for _ in range(times)]

@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 
 from calibrate.convention import Convention
 from calibrate.fit import apply, find, fit, ladder
-from calibrate.ladder import MIN_CUTS
+from calibrate.ladder import MIN_CUTS, Change, Start, climb
 from calibrate.rules import Either, Learned, Rule, Sequential, Threshold
 from calibrate.sample import Sample
 from calibrate.tally import Tally
@@ -234,6 +234,24 @@ def test_the_fingerprint_changes_with_any_score_and_with_any_id() -> None:
     assert make_sample(scores, ["mixed", "all_fail"]).fingerprint() == one
     assert make_sample([[0.0], [0.5]], ["mixed", "all_fail"]).fingerprint() != one
     assert make_sample(scores, ["mixed", "all_succeed"]).fingerprint() != one
+
+
+def test_a_gate_counts_in_single_precision_what_its_ladder_counted() -> None:
+    # Neighbours in single precision: rounded to it, a threshold halfway would be one of the two.
+    low = np.float32(-2.3)
+    high = np.nextafter(low, np.float32(0))
+    sample = make_sample([[0.5]] * 24, ["mixed"] * 12 + ["all_fail"] * 12)
+    values = np.array([[low]] * 12 + [[high]] * 12, np.float32)
+    sample = replace(sample, signals={"mean_logprob": values})
+    found = find(sample, search_of(sample, 0.9, signals=("mean_logprob",)))
+    assert found is not None
+    assert found.taken == apply(sample, found.rule, Convention.ELIGIBLE).taken == 12
+
+
+def test_many_scores_close_together_are_not_all_taken_as_one() -> None:
+    scores = np.linspace(0.2, 0.5, 300_000).astype(np.float32)
+    rungs = climb(scores, Change(*(np.ones(300_000, np.int64) for _ in range(3))), Start(10**7, 10**6))
+    assert len(rungs.thresholds) > 100_000
 
 
 # Beyond one threshold on one signal

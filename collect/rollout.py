@@ -19,6 +19,7 @@ from collect.errors import EngineFault, EnvironmentFault
 from collect.games import Game
 from collect.prompt import Prompt, match_command
 from collect.trajectory import Ending, Group, Step, Trajectory, group_id
+from collect.watch import Watch, Watcher
 
 ATTEMPTS = 2
 Boundary = Literal["environment", "engine"]
@@ -63,10 +64,21 @@ class Settings:
 
 
 class Rollout:
-    """Rolls out groups with one engine and one prompt style. `steps` and `tokens` count what was sampled so far."""
+    """Rolls out groups with one engine and one prompt style, under a watcher if there is one.
 
-    def __init__(self, engine: Engine, environments: Environments, prompt: Prompt, settings: Settings) -> None:
+    `steps` and `tokens` count what was sampled so far.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        environments: Environments,
+        prompt: Prompt,
+        settings: Settings,
+        watcher: Watcher | None = None,
+    ) -> None:
         self._engine = engine
+        self._watcher = watcher
         self._environments = environments
         self._prompt = prompt
         self._settings = settings
@@ -107,10 +119,11 @@ class Rollout:
         settings = self._settings
         seed = derive_seed(settings.seed, task.group_id)
         started, clock = datetime.now(UTC), time.perf_counter()
+        watch = Watch(self._watcher, settings.group_size)
         opened = self._environments.open(task.game.path, settings.group_size)
         async with opened as environment, asyncio.TaskGroup() as group:
             rollouts = [
-                group.create_task(self._trajectory(task, index, seed, environment))
+                group.create_task(self._trajectory(task, index, seed, environment, watch))
                 for index in range(settings.group_size)
             ]
         return Group(
@@ -122,9 +135,12 @@ class Rollout:
             started=started,
             seconds=time.perf_counter() - clock,
             trajectories=tuple(rollout.result() for rollout in rollouts),
+            decision=watch.decision,
         )
 
-    async def _trajectory(self, task: Task, index: int, seed: int, environment: GroupEnvironment) -> Trajectory:
+    async def _trajectory(
+        self, task: Task, index: int, seed: int, environment: GroupEnvironment, watch: Watch
+    ) -> Trajectory:
         name = f"{task.group_id}/{index}"
         conversation = _Conversation(self._prompt, self._engine.context - self._settings.sampling.max_tokens)
         ending: Ending = "horizon"
@@ -145,6 +161,10 @@ class Rollout:
                 if observation.won:
                     ending = "won"
                     break
+                if step < self._settings.horizon and not await watch.may_go_on(index, conversation.steps):
+                    ending = "cut"
+                    break
+            watch.ended(index, conversation.steps)
         finally:
             self._engine.release(name)
         return conversation.trajectory(ending, observation)
@@ -189,7 +209,7 @@ class _Conversation:
     def __init__(self, prompt: Prompt, limit: int) -> None:
         self._prompt = prompt
         self._limit = limit
-        self._steps: list[Step] = []
+        self.steps: list[Step] = []
         self._reply: Sequence[int] = ()
         self._logprobs: list[float] = []
         self._mask: list[bool] = []
@@ -198,7 +218,7 @@ class _Conversation:
     def read(self, observation: Observation) -> bool:
         """Append what the game says; False, with nothing appended, when no reply would fit after it."""
         commands = observation.admissible_commands
-        if self._steps:
+        if self.steps:
             shown = self._prompt.turn(self._reply, observation.text, commands)
         else:
             shown = self._prompt.opening(observation.text, commands)
@@ -209,17 +229,17 @@ class _Conversation:
 
     def say(self, step: Step, completion: Completion) -> None:
         """Append a reply of the policy."""
-        self._steps.append(step)
+        self.steps.append(step)
         self._reply = completion.token_ids
         self._logprobs += completion.logprobs
         self._extend(completion.token_ids, sampled=True)
 
     def trajectory(self, ending: Ending, last: Observation) -> Trajectory:
         return Trajectory(
-            reward=sum(step.reward for step in self._steps),
+            reward=sum(step.reward for step in self.steps),
             won=last.won,
             ending=ending,
-            steps=tuple(self._steps),
+            steps=tuple(self.steps),
             token_ids=tuple(self.token_ids),
             policy_mask=tuple(self._mask),
             logprobs=tuple(self._logprobs),

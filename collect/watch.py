@@ -1,0 +1,85 @@
+"""A group under a watcher: at the watcher's steps its trajectories wait for each other and are decided on together.
+
+So what a gate saves live is what its replay counts: no trajectory takes step K + 1 before the group was decided at K.
+Other groups keep the engine busy meanwhile.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from collect.trajectory import Decision, Step
+
+
+class Watcher(Protocol):
+    """What looks at groups on the way, such as a gate; `steps` are the K at which it does, ascending."""
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The numbers of steps taken at which it decides."""
+        ...
+
+    def decide(self, prefixes: Sequence[Sequence[Step]], *, eligible: bool, step: int) -> Decision:
+        """Decide on a group from the first `step` steps of each trajectory, fewer where it ended before.
+
+        `eligible` says whether one is still running. The group is cut when the decision is `enforced`.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """A watcher that only looks: its decisions are made and recorded, and none is enforced."""
+
+    watcher: Watcher
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Those of the watcher."""
+        return self.watcher.steps
+
+    def decide(self, prefixes: Sequence[Sequence[Step]], *, eligible: bool, step: int) -> Decision:
+        """What the watcher decides, not enforced."""
+        return replace(self.watcher.decide(prefixes, eligible=eligible, step=step), enforced=False)
+
+
+class Watch:
+    """One group of `group_size` trajectories; `decision` is the one that cut it, else the last one made."""
+
+    def __init__(self, watcher: Watcher | None, group_size: int) -> None:
+        self.decision: Decision | None = None
+        self._watcher = watcher
+        self._owed = list(watcher.steps) if watcher else []
+        self._taken: list[Sequence[Step]] = [()] * group_size
+        self._running = set(range(group_size))
+        self._waiting: dict[int, asyncio.Future[bool]] = {}
+
+    async def may_go_on(self, index: int, steps: Sequence[Step]) -> bool:
+        """Whether trajectory `index`, which has taken these steps and is not over, may take another."""
+        if not self._owed or len(steps) < self._owed[0]:
+            return True
+        self._taken[index] = steps
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting[index] = answer
+        self._decide_if_all_are_there()
+        return await answer
+
+    def ended(self, index: int, steps: Sequence[Step]) -> None:
+        """Trajectory `index` is over."""
+        self._taken[index] = steps
+        self._running.discard(index)
+        self._decide_if_all_are_there()
+
+    def _decide_if_all_are_there(self) -> None:
+        if self._watcher is None or not self._owed or self._running != self._waiting.keys():
+            return
+        step = self._owed.pop(0)
+        prefixes = [steps[:step] for steps in self._taken]
+        self.decision = self._watcher.decide(prefixes, eligible=bool(self._running), step=step)
+        if self.decision.enforced or not self._running:
+            self._owed.clear()
+        waiting, self._waiting = self._waiting, {}
+        for answer in waiting.values():
+            if not answer.done():  # it is when its trajectory was cancelled
+                answer.set_result(not self.decision.enforced)

@@ -161,6 +161,16 @@ def test_the_papers_upper_threshold_on_terminations_flags_groups_that_are_over(c
 
 
 @released
+def test_refitted_in_folds_the_papers_gate_misses_the_papers_floor(calibrate: Run) -> None:
+    _, out, _ = calibrate(
+        "--signals", RELEASED, "--at-step", "10", "--convention", "paper", "--target-precision", "0.8"
+    )
+    inside, outside = gate_rows(out)
+    assert float(without_interval(inside[6])) >= 0.8 > float(without_interval(outside[6]))
+    assert "warning: out of sample the precision is under the target of 0.8" in out
+
+
+@released
 def test_a_table_says_what_it_cannot_know(calibrate: Run) -> None:
     code, out, _ = calibrate("--signals", RELEASED, "--target-precision", "0.75")
     assert code == 0

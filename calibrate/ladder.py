@@ -37,8 +37,9 @@ class Ladder:
 
     def feasible(self, target_precision: float) -> NDArray[np.bool_]:
         """Where a gate may stand: precise enough on at least `MIN_CUTS` groups, with an informative group left."""
-        enough = self.taken >= MIN_CUTS
-        return enough & (np.nan_to_num(self.precision) >= target_precision) & np.isfinite(self.net_saving)
+        allowed: NDArray[np.bool_] = (self.taken >= MIN_CUTS) & np.isfinite(self.net_saving)
+        allowed &= np.nan_to_num(self.precision) >= target_precision
+        return allowed
 
     def best(self, target_precision: float) -> int | None:
         """The rung with the best net saving where a gate may stand; None where none may.

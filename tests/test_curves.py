@@ -132,9 +132,10 @@ def test_groups_of_one_task_alone_have_no_interval() -> None:
 
 
 def test_rank_correlation_is_unknown_when_one_side_does_not_vary() -> None:
-    assert rank_correlation(np.zeros(5), np.arange(5.0)) is None
-    assert rank_correlation(np.arange(5.0), np.zeros(5)) is None
-    found = rank_correlation(np.arange(5.0), np.arange(5.0) ** 2)
+    rising = np.arange(5, dtype=np.float64)
+    assert rank_correlation(np.zeros(5), rising) is None
+    assert rank_correlation(rising, np.zeros(5)) is None
+    found = rank_correlation(rising, rising**2)
     assert found is not None
     assert found.rho == pytest.approx(1)
     assert found.p < 0.001

@@ -30,14 +30,13 @@ KV_SHARE, KV_MOST = (
 CPU_BLOCK = (
     32  # tokens; the smallest that its kernels like: the part of a turn that no whole block holds is computed anew
 )
-CPU_ROUND = 2048  # most tokens of a round on a CPU: bounds how long a decoding request waits for prompts
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # those that vLLM can reserve space for
 LEAST_LORA_RANK = 64  # reserved even where the first adapter needs less: a later one may need more
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_DO_NOT_TRACK": "1",
-    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_LOGGING_LEVEL": "CRITICAL",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
 }
 
@@ -203,7 +202,8 @@ def _open(policy: Policy, precision: str, lora: bool) -> Any:
     settings: dict[str, Any] = {}
     if vllm_is_for_cpus():
         settings |= {"enforce_eager": True, "block_size": CPU_BLOCK, "kv_cache_memory_bytes": _cache_bytes()}
-        settings |= {"max_num_batched_tokens": CPU_ROUND}
+        # vLLM takes a number back from a request's random numbers after each part of its prompt, which fails on a CPU.
+        settings |= {"enable_chunked_prefill": False}
     if lora:
         settings |= {"enable_lora": True, "max_lora_rank": _lora_rank(policy)}
     arguments = EngineArgs(
@@ -219,7 +219,7 @@ def _open(policy: Policy, precision: str, lora: bool) -> Any:
         use_tqdm_on_load=False,
         **settings,
     )
-    set_num_threads, preload = torch.set_num_threads, os.environ.get("LD_PRELOAD")
+    set_num_threads, hook, preload = torch.set_num_threads, sys.excepthook, os.environ.get("LD_PRELOAD")
     try:
         return LLMEngine.from_engine_args(arguments, UsageContext.LLM_CLASS)
     except (ValueError, RuntimeError, OSError, NotImplementedError) as error:
@@ -228,7 +228,7 @@ def _open(policy: Policy, precision: str, lora: bool) -> Any:
         ) from error
     finally:
         # vLLM takes these for a process of its own; the rest of this one needs them.
-        torch.set_num_threads = set_num_threads
+        torch.set_num_threads, sys.excepthook = set_num_threads, hook
         os.environ.pop("LD_PRELOAD", None)
         if preload is not None:
             os.environ["LD_PRELOAD"] = preload

@@ -88,6 +88,14 @@ def test_bf16_replies_stay_close_to_fp32_through_changes_of_adapter(
         assert mean_difference(engine, reference, prompt, replies) < 0.05
 
 
+def test_more_prompts_at_once_than_a_round_takes_are_all_answered(bare: Policy, opening: tuple[int, ...]) -> None:
+    with opened(bare) as engine:
+        prompts = [opening[i:] + opening * 10 for i in range(16)]
+        assert sum(map(len, prompts)) > engine.context
+        replies = ask(engine, *(request(prompt, name=str(i)) for i, prompt in enumerate(prompts)))
+    assert all(len(reply.token_ids) == 12 for reply in replies)
+
+
 def test_a_step_that_fails_leaves_nothing_behind(
     bare: Policy, reference: torch.nn.Module, opening: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,10 +6,10 @@ import pyarrow as pa
 
 from calibrate.curve_table import CURVES, POINTS
 from calibrate.signals import SIGNALS
-from collect.schema import ERRORS, GROUPS, SCHEMA_VERSION, STEPS, TRAJECTORIES, Column, Table
+from collect.schema import ERRORS, GROUPS, SCHEMA_VERSION, STEPS, TRAINING_TABLES, TRAJECTORIES, Column, Table
 
 DATA = Path(__file__).with_name("data.md")
-DOCUMENTED = (GROUPS, TRAJECTORIES, STEPS, ERRORS, SIGNALS, CURVES, POINTS)
+DOCUMENTED = (GROUPS, TRAJECTORIES, STEPS, ERRORS, SIGNALS, CURVES, POINTS, *TRAINING_TABLES)
 
 _INTRODUCTION = f"""\
 # The files of a run
@@ -26,6 +26,8 @@ A run is one folder. Anything that reads JSON and Parquet reads it; this page de
 | `steps/part-*.parquet` | one row a step |
 | `errors/part-*.parquet` | one row a failed attempt at a group |
 | `signals.parquet`, `calibration/*.parquet`, `gate.json` | written by `sr calibrate` |
+| `iterations.parquet`, `evaluations.parquet` | written by `sr train`: one row an iteration, an evaluation |
+| `adapters/`, `checkpoint/` | written by `sr train`: LoRA adapters, and what `--resume` goes on from |
 
 ## What to rely on
 

@@ -17,7 +17,7 @@ from collect.grammar import Rule, Writer
 from collect.sas import Axioms, Operator, UnknownForm, mask, mask_of, masks
 from collect.translation import Action, Translation
 
-_MOST_STATES = 20_000  # kept of one game; each costs about 1 kB
+_MOST_STATES = 2_000  # kept of one game: up to 8 MB, and more than a group can come to
 
 
 class Ambiguous(UnknownForm):
@@ -99,9 +99,17 @@ class CompiledGame:
             about, expected = self._goal
             state = State(planner, facts, self._admissible(planner, facts), planner & about == expected)
             if len(self._states) >= _MOST_STATES:
-                self._states, self._admitted, self._feedbacks = {}, {}, {}
+                self._forget()
             state = self._states.setdefault((planner, facts), state)
         return state
+
+    def _forget(self) -> None:
+        """Begin anew with what is kept; what instances stand in stays theirs until they leave it."""
+        self._states, self._admitted, self._feedbacks = {}, {}, {}
+        # Every state is reached from the first one, and would be kept by its transitions.
+        start = self.start
+        self.start = State(start.planner, start.facts, (start.commands, start.admissible_commands), start.won)
+        self._states[start.planner, start.facts] = self.start
 
     def _admissible(self, planner: int, facts: int) -> "_Admitted":
         key = planner, facts & self._read_by_templates

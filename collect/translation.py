@@ -12,16 +12,16 @@ Making a translation needs TextWorld, ALFWorld and Fast Downward's translator, t
 """
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from collect.expression import evaluate
 from collect.games import GameFile
-from collect.grammar import Alternative, Each, Entity, Grammar, Listing, Part, Rule, Symbol, Text, Value
+from collect.grammar import Entity, Grammar, Part, Symbol
 from collect.sas import Axioms, SasTask, UnknownForm, mask, parse_sas
+from collect.textworld_grammar import Source, read_grammar, read_query
 
 FORMAT = 1  # raise it when the same game would give another translation
 _TRANSLATORS = ("textworld", "fast-downward-textworld", "alfworld")
@@ -61,7 +61,7 @@ def translate(game: GameFile) -> Translation:
     arguments = sys.argv
     try:
         task, sas = pddl2sas(game.pddl_domain, game.pddl_problem)
-        return _Resolver(task, parse_sas(sas), game.grammar).translation()
+        return _Resolver(task, parse_sas(sas), read_grammar(game.grammar)).translation()
     except UnknownForm:
         raise
     except (Exception, SystemExit) as error:  # whatever the parsers raise; the translator leaves by SystemExit
@@ -71,20 +71,20 @@ def translate(game: GameFile) -> Translation:
 
 
 class _Resolver:
-    """Numbers the facts of a game and parses its grammar, with TextWorld's own classes."""
+    """Numbers the facts of a game and finds those that its grammar asks for."""
 
-    def __init__(self, task: Any, sas: SasTask, grammar: str) -> None:
-        from textworld.envs.pddl.logic import GameLogic
-        from textworld.logic import Type
+    def __init__(self, task: Any, sas: SasTask, source: Source) -> None:
+        from textworld.logic import Type, TypeHierarchy
 
         self._sas = sas
+        self._source = source
         self._types_of = {object_.name: object_.type_name for object_ in task.objects}
         if not self._types_of.keys().isdisjoint({"i", "p"}):
             raise UnknownForm("an object named i or p, which TextWorld spells otherwise")
-        self._logic = GameLogic(domain="", grammar=grammar)
+        self._types = TypeHierarchy()
         for type_ in task.types:
             with suppress(ValueError):  # a type that is declared again; the first counts, as in TextWorld
-                self._logic.types.add(Type(type_.name, type_.supertype_names))
+                self._types.add(Type(type_.name, type_.supertype_names))
         self._parameters = {
             action.name: tuple(f"{p.name.strip('?')}:{p.type_name}" for p in action.parameters)
             for action in task.actions
@@ -97,31 +97,12 @@ class _Resolver:
         self._negative = [self._fact(f"not_{v.predicate}", v.arguments) for v in sas.variables]
 
     def translation(self) -> Translation:
-        actions = {
-            name: Action(
-                self._parameters[name],
-                self._parse(self._logic.actions[name].template),
-                self._parse(self._logic.actions[name].feedback_rule),
-            )
-            for name in dict.fromkeys(operator.action for operator in self._sas.operators)
-        }
-        rules = {
-            name: tuple(Alternative(rule.condition or None, self._symbols(rule.rhs)) for rule in alternatives)
-            for name, alternatives in self._logic.grammar._rules.items()
-        }
-        queries = {
-            query: self._query(query)
-            for query in dict.fromkeys(
-                [
-                    *(alternative.condition for alternatives in rules.values() for alternative in alternatives),
-                    *_queries(s for alternatives in rules.values() for a in alternatives for s in a.symbols),
-                    *_queries(s for action in actions.values() for s in (*action.template, *action.feedback)),
-                ]
-            )
-            if query
-        }
+        used = dict.fromkeys(operator.action for operator in self._sas.operators)
+        actions = {name: Action(self._parameters[name], *self._source.actions[name]) for name in used}
+        source = Source(self._source.rules, {name: self._source.actions[name] for name in used})
+        queries = {query: self._query(query) for query in source.queries()}
         facts = tuple(tuple(argument.name for argument in fact.arguments) for fact in self._numbers)
-        grammar = Grammar(rules, queries, facts, self._entities())
+        grammar = Grammar(source.rules, queries, facts, self._entities())
         return Translation(
             self._sas, grammar, actions, tuple(sorted(self._initial)), tuple(self._positive), tuple(self._negative)
         )
@@ -146,25 +127,15 @@ class _Resolver:
         demangler = Demangler(game_infos=infos, shuffle=False)
         return {id_: Entity(id_, info.type, demangler.demangle_alfred_name(id_)) for id_, info in infos.items()}
 
-    def _parse(self, text: str) -> tuple[Symbol, ...]:
-        from textworld.envs.pddl.textgen import _parse_and_convert
-
-        return self._symbols(_parse_and_convert(text, rule_name="symbols"))
-
-    def _symbols(self, symbols: Iterable[Any]) -> tuple[Symbol, ...]:
-        return tuple(_symbol(symbol) for symbol in symbols)
-
     def _query(self, query: str) -> tuple[Part, ...]:
         """Which facts each atom of a conjunctive query may be, in the order in which TextWorld tries them."""
-        from textworld.logic import Rule as Query
-
         return tuple(
             Part(tuple(f"{p.name}:{p.type}" for p in atom.parameters), tuple(self._candidates(atom.signature)))
-            for atom in Query.parse_conjunctive_query(query).preconditions
+            for atom in read_query(query)
         )
 
     def _candidates(self, signature: Any) -> Iterable[int]:
-        types = self._logic.types
+        types = self._types
         for subtypes in types.multi_subtypes([types.get(name) for name in signature.types]):
             names = [type_.name for type_ in subtypes]
             for fact in sorted(f for f in self._numbers if f.name == signature.name and list(f.types) == names):
@@ -183,46 +154,3 @@ def _initial_atoms(task: Any) -> Iterable[tuple[str, Iterable[str]]]:
             value = str(fact.expression.value)
             if not value.isdigit():
                 yield value, fact.fluent.args
-
-
-def _symbol(symbol: Any) -> Symbol:
-    """A symbol of TextWorld's as one of ours."""
-    kinds: dict[str, Callable[[], Symbol]] = {
-        "TerminalSymbol": lambda: Text(str(symbol.symbol)),
-        "NonterminalSymbol": lambda: Rule(str(symbol.symbol)),
-        "EvalSymbol": lambda: Value(_checked(symbol.expression)),
-        "ConditionalSymbol": lambda: _each(symbol),
-        "ListSymbol": lambda: Listing(_each(symbol.symbol)),
-    }
-    return kinds[type(symbol).__name__]()
-
-
-def _each(symbol: Any) -> Each:
-    said = _symbol(symbol.expression)
-    if not isinstance(said, (Rule, Value)):
-        raise UnknownForm(f"{symbol!r} in a grammar")
-    return Each(said, symbol.given or None)
-
-
-def _checked(expression: str) -> str:
-    """The expression, if it is one that can be evaluated."""
-    try:
-        evaluate(expression, _Anything())
-    except ValueError as error:
-        raise UnknownForm(str(error)) from error
-    return expression
-
-
-class _Anything(dict[str, Entity]):
-    """Binds every variable."""
-
-    def __missing__(self, name: str) -> Entity:
-        return Entity(name, "object", name)
-
-
-def _queries(symbols: Iterable[Symbol]) -> Iterable[str | None]:
-    for symbol in symbols:
-        if isinstance(symbol, Each):
-            yield symbol.query
-        elif isinstance(symbol, Listing):
-            yield symbol.items.query

@@ -5,6 +5,7 @@ problem and grammar, and the versions of the translators. It is written under a 
 number of processes may make the same one at once, and one that is damaged is made again.
 """
 
+import gc
 import gzip
 import hashlib
 import os
@@ -103,6 +104,7 @@ def _received(own: Connection) -> tuple[bytes, bytes]:
 
 def _translate(game_path: Path, answer: Connection) -> None:
     end_with(os.getppid())
+    gc.disable()  # it ends before any garbage could matter
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         packed = gzip.compress(_json.dump_json(translate(read_game_file(game_path))), compresslevel=6, mtime=0)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from collect import compiled as compiled_module
-from collect.compiled import CompiledGame, CompiledInstance
+from collect.compiled import CompiledGame, CompiledInstance, State
 from collect.difference import compare, replay
 from collect.environment import Observation
 from collect.games import Game, game_at, read_game_file
@@ -110,3 +110,26 @@ def test_states_beyond_the_most_that_are_kept_are_found_anew(
     game = compiled_game(six_games[0].path)
     assert wander(CompiledInstance(game), 0) == expected
     assert len(game._states) <= 3
+
+
+def test_states_that_are_not_kept_are_let_go_by_the_first_one_too(
+    six_games: list[Game], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled_module, "_MOST_STATES", 20)
+    game = compiled_game(six_games[0].path)
+    states = set()
+    for seed in range(20):
+        wander(CompiledInstance(game), seed)
+        states |= {(state.planner, state.facts) for state in reachable(game.start)}
+    assert len(states) > 2 * 20
+    assert len(list(reachable(game.start))) <= 20
+
+
+def reachable(start: State) -> Iterator[State]:
+    seen, open_ = {id(start)}, [start]
+    while open_:
+        state = open_.pop()
+        yield state
+        following = [after for after, _ in state.transitions.values() if id(after) not in seen]
+        seen |= {id(after) for after in following}
+        open_ += {id(after): after for after in following}.values()

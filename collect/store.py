@@ -109,12 +109,14 @@ def check_run(folder: Path, configuration: Mapping[str, Any], *, command: str = 
 class RunWriter:
     """Appends groups to a run; made by `open_run`. One thread at a time; a flush takes about 0.1 s.
 
-    `committed` holds the ids of the groups that are on disk, those of earlier sessions included.
+    `committed` holds the ids of the groups that are on disk, those of earlier sessions included. While `log_steps` is
+    False, parts are written without the rows of `steps`, which are most of a run.
     """
 
     def __init__(self, folder: Path, lock: IO[str], flush_groups: int, flush_seconds: float) -> None:
         self.folder = folder
         self.committed = committed_ids(folder)
+        self.log_steps = True
         self._lock: IO[str] | None = lock
         self._flush_groups = flush_groups
         self._flush_seconds = flush_seconds
@@ -186,7 +188,8 @@ class RunWriter:
     def _commit_groups(self) -> None:
         part = _next_part(self.folder, GROUPS)
         _write_part(self.folder, TRAJECTORIES, part, [row for g in self._groups for row in trajectory_rows(g)])
-        _write_part(self.folder, STEPS, part, [row for g in self._groups for row in step_rows(g)])
+        steps = [row for g in self._groups for row in step_rows(g)] if self.log_steps else []
+        _write_part(self.folder, STEPS, part, steps)
         _write_part(self.folder, GROUPS, part, [group_row(g) for g in self._groups])
         self.committed.update(group.id for group in self._groups)
         self._groups = []

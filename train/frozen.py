@@ -3,11 +3,12 @@ out again.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from collect.errors import InputError
@@ -18,10 +19,16 @@ from collect.trajectory import Decision, Group, Step, Trajectory
 Row = dict[str, Any]
 
 
-def stored_groups(run: Path) -> Iterator[Group]:
+def stored_groups(run: Path, only: Collection[str] | None = None, *, steps_logged: bool = True) -> Iterator[Group]:
     """The committed groups of a run, in the order in which they were committed, one part in memory at a time.
 
     What Parquet does not hold of a game is its path: it is the game's id below its split.
+
+    Args:
+        run: its folder.
+        only: the ids of the groups that are wanted; all of them where it is None.
+        steps_logged: where it is False, steps need not have been logged, and hold what the trajectories tell of them:
+            the actions and the numbers of tokens, and nothing of what was read or said.
 
     Raises:
         InputError: not a run; a part is damaged; the trajectories or steps of a group were not logged.
@@ -29,23 +36,32 @@ def stored_groups(run: Path) -> Iterator[Group]:
     read_run(run)
     parts = (committed_parts(run, table) for table in ("groups", "trajectories", "steps"))
     for groups_part, trajectories_part, steps_part in zip(*parts, strict=True):
+        group_rows = _rows(groups_part, only)
+        if not group_rows:
+            continue
         trajectories, steps = defaultdict(list), defaultdict(list)
-        for row in _rows(trajectories_part):
+        for row in _rows(trajectories_part, only):
             trajectories[row["group_id"]].append(row)
-        for row in _rows(steps_part):
+        for row in _rows(steps_part, only) if steps_logged else ():
             steps[row["group_id"], row["trajectory"]].append(row)
-        for row in _rows(groups_part):
+        for row in group_rows:
             name = row["group_id"]
             try:
-                yield _group(row, [_trajectory(t, steps[name, t["trajectory"]]) for t in trajectories[name]])
+                members = [
+                    _trajectory(t, steps[name, t["trajectory"]] if steps_logged else _bare_steps(t))
+                    for t in trajectories[name]
+                ]
+                yield _group(row, members)
             except ValueError as error:
                 raise InputError(f"{groups_part}: group {name}: {error}; take a run that logged all of it") from None
 
 
-def _rows(part: Path) -> list[Row]:
+def _rows(part: Path, only: Collection[str] | None) -> list[Row]:
     check_part(part)
     try:
-        return pq.read_table(part).to_pylist()
+        wanted = None if only is None else pc.field("group_id").isin(list(only))
+        rows: list[Row] = pq.read_table(part, filters=wanted).to_pylist()
+        return rows
     except (OSError, pa.ArrowException) as error:
         told = str(error).strip().partition("\n")[0]
         raise InputError(f"{part}: damaged ({told}); restore the run from a copy") from error
@@ -96,3 +112,13 @@ def _trajectory(row: Row, steps: list[Row]) -> Trajectory:
 def _step(row: Row) -> Step:
     values = {name: row[name] for name in Step.__dataclass_fields__}
     return Step(**values | {"admissible_commands": tuple(row["admissible_commands"])})
+
+
+def _bare_steps(trajectory: Row) -> list[Row]:
+    """Rows of steps as far as a row of trajectories tells of them."""
+    nothing = dict.fromkeys(("observation", "reply"), "") | dict.fromkeys(("reply_logprob", "reward"), 0.0)
+    nothing |= dict.fromkeys(("engine_seconds", "environment_seconds"), 0.0)
+    return [
+        {**nothing, "admissible_commands": (), "match": "none", "prompt_tokens": 0, "action": action, "reply_tokens": n}
+        for action, n in zip(trajectory["actions"], trajectory["reply_tokens"], strict=True)
+    ]

@@ -1,6 +1,7 @@
 """Writing files so that whatever happens they are whole or not there."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,31 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
+        raise
+    fsync(path.parent)
+
+
+@contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """Write a folder whole or not at all.
+
+    Yields an empty temporary folder beside it. When the block ends, the files written there are fsynced and the folder
+    is renamed to `path`; a folder that was there is deleted just before. When the block raises, the temporary one is
+    deleted and `path` stays as it was.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        for file in temporary.rglob("*"):
+            fsync(file)
+        fsync(temporary)
+        if path.exists():
+            shutil.rmtree(path)
+        temporary.rename(path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
         raise
     fsync(path.parent)
 

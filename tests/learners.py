@@ -51,9 +51,13 @@ def tiny_policy(folder: Path) -> Policy:
 
 def settings_of(**changes: Any) -> LearnerSettings:
     """Settings in fp32, of a kind that clips nothing."""
-    return LearnerSettings(
-        **{"temperature": TEMPERATURE, "dtype": "fp32", "max_gradient_norm": 1e9, "learning_rate": 1e-3} | changes
-    )
+    defaults: dict[str, Any] = {
+        "temperature": TEMPERATURE,
+        "dtype": "fp32",
+        "max_gradient_norm": 1e9,
+        "learning_rate": 1e-3,
+    }
+    return LearnerSettings(**defaults | changes)
 
 
 def make_example(rng: random.Random, turns: int, advantage: float, group: str = "g") -> Example:

@@ -49,7 +49,7 @@ def reference(
 ) -> tuple[float, dict[str, torch.Tensor], list[float], list[float]]:
     """Loss, gradient, importance weights before the cap and |differences|: float64, one trajectory at a time, all
     logits at once, the adapter added to the weights by hand."""
-    model = AutoModelForCausalLM.from_pretrained(policy.model, dtype=torch.float64, attn_implementation="eager")
+    model = AutoModelForCausalLM.from_pretrained(policy.model, dtype=torch.float64, attn_implementation="sdpa")
     assert policy.adapter is not None
     stored = load_file(policy.adapter / "adapter_model.safetensors")
     adapter = {name: weight.double().requires_grad_() for name, weight in stored.items()}
@@ -74,7 +74,7 @@ def reference(
         if example.advantage:
             ratios += off.exp().tolist()
             differences += off.abs().tolist()
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     gradients = {name: weight.grad for name, weight in adapter.items() if weight.grad is not None}
     return float(loss.detach()), gradients, ratios, differences
 
@@ -117,7 +117,7 @@ def test_loss_gradient_and_mismatch_are_those_of_the_formula(
     assert update.logprob_difference == pytest.approx(sum(differences) / len(differences), rel=1e-5)
     assert update.importance_weight == pytest.approx(sum(min(r, CAP) for r in ratios) / len(ratios), rel=1e-5)
     assert update.truncated == pytest.approx(sum(r > CAP for r in ratios) / len(ratios))
-    assert 0 < update.truncated < 1
+    assert any(r > CAP for r in ratios)
     assert update.tokens_trained == len(ratios)
     assert update.zero_advantage == pytest.approx(2 / 6)
 
@@ -228,6 +228,11 @@ def test_a_batch_that_teaches_nothing_is_skipped_and_moves_nothing(policy: Polic
     assert (update.logprob_difference, update.importance_weight, update.truncated) == (None, None, None)
     for file in ("state.safetensors", "state.json"):
         assert (tmp_path / "before" / file).read_bytes() == (tmp_path / "after" / file).read_bytes()
+
+
+def test_an_update_leaves_tiny_numbers_to_others(policy: Policy) -> None:
+    learner_of(policy).update(make_batch())
+    assert sys.float_info.min / 2 > 0  # statistics in this process need them
 
 
 def test_a_gradient_that_is_not_finite_is_skipped_and_forgotten(policy: Policy, tmp_path: Path) -> None:
@@ -369,8 +374,9 @@ def test_a_head_cannot_be_trained(policy: Policy) -> None:
 
 
 def test_a_model_that_does_more_to_its_logits_is_refused(tmp_path: Path) -> None:
-    Gemma2ForCausalLM(Gemma2Config(**SIZES, head_dim=8, final_logit_softcapping=0.5)).save_pretrained(tmp_path)
-    with pytest.raises(InputError, match="--model capped: is built in a way that the learner does not know"):
+    torch.manual_seed(0)
+    Gemma2ForCausalLM(Gemma2Config(**SIZES, head_dim=8, final_logit_softcapping=30.0)).save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="--model capped: the learner does not know how it is built"):
         learner_of(Policy("capped", str(tmp_path)))
 
 
@@ -415,18 +421,18 @@ def test_two_processes_take_the_step_of_one(policy: Policy, tmp_path: Path) -> N
     assert followed[0] == followed[1]
 
 
-def test_the_default_small_model_learns_in_bf16(small_policy: Policy, opening: tuple[int, ...]) -> None:
-    model = load_model(small_policy, torch.bfloat16, "cpu", "sdpa")
+def test_the_default_small_model_learns_in_bf16(small_policy: Policy, opening: tuple[int, ...], tmp_path: Path) -> None:
     mask = (False,) * 30 + (True,) * (len(opening) - 30)
-    batch = sampled_by(
-        model, [Example("g", opening[:end], mask[:end], (0.0,) * (end - 30), a) for end, a in ((60, 1.0), (72, -1.0))]
-    )
+    texts = [Example("g", opening[:end], mask[:end], (0.0,) * (end - 30), a) for end, a in ((60, 1.0), (66, -1.0))]
+    batch = sampled_by(load_model(small_policy, torch.bfloat16, "cpu", "sdpa"), texts)
     learner = Learner(small_policy, LearnerSettings(temperature=TEMPERATURE, learning_rate=1e-4), HERE)
     update = learner.update(batch)
     assert update.skipped is None
     assert update.logprob_difference is not None
     assert update.logprob_difference < 0.1  # what the merge of the adapter in bf16 rounds away
     assert update.peak_memory > 100 << 20
-    again = learner.update(batch)
-    assert again.number == 2
-    assert again.loss < update.loss
+    learner.save_adapter(tmp_path / "adapter")
+    learnt = load_model(replace(small_policy, adapter=tmp_path / "adapter"), torch.bfloat16, "cpu", "sdpa")
+    with torch.no_grad():
+        gains = [float(plain_logprobs(learnt, e).sum()) - sum(e.logprobs) for e in batch]
+    assert gains[0] > gains[1]

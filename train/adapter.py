@@ -111,26 +111,27 @@ def _check_same(adapter: Path, rank: int | None, alpha: int | None, target_modul
 
 
 def _check_runs(policy: Policy, model: Any) -> None:
-    """Refuse a model that gives other logits packed, through decoder and head, than it gives by itself.
-
-    Some mix tokens other than by attention, or do more to the logits than their last layer does.
-    """
-    ids = [1 + i % 7 for i in range(9)]
+    """Refuse a model that does more to its logits than its last layer does, or mixes tokens other than by attention."""
     device = next(model.parameters()).device
+    ids = [37 * i % model.config.vocab_size for i in range(1, 10)]
     with torch.inference_mode():
-        hidden = model.get_decoder()(
-            input_ids=torch.tensor([ids[:4] + ids], device=device),
-            position_ids=torch.tensor([[*range(4), *range(len(ids))]], device=device),
-            lengths=[4, len(ids)],
-            use_cache=False,
-        ).last_hidden_state
-        packed = model.get_output_embeddings()(hidden)[0, 4:].float()
+        packed = {
+            "input_ids": torch.tensor([ids[:4] + ids], device=device),
+            "position_ids": torch.tensor([[*range(4), *range(len(ids))]], device=device),
+            "lengths": [4, len(ids)],
+            "use_cache": False,
+        }
+        by_parts = model.get_output_embeddings()(model.get_decoder()(**packed).last_hidden_state)[0, 4:]
+        whole = model(**packed).logits[0, 4:]
         model.set_attn_implementation("eager")
-        alone = model(input_ids=torch.tensor([ids], device=device), use_cache=False).logits[0].float()
+        alone = model(input_ids=torch.tensor([ids], device=device), use_cache=False).logits[0]
         model.set_attn_implementation(ATTENTION)
-    # bf16 rounds to 1 part in 256; what is mixed wrongly differs by about as much as the logits vary.
-    if not (packed - alone).abs().mean() <= 0.05 * alone.std():
-        raise InputError(f"--model {policy.name}: is built in a way that the learner does not know; give another model")
+    scale = alone.float().std()
+    # Rounding to bf16 alone may come to 5 % of the scale between two kernels for attention; another token's influence
+    # comes to all of it.
+    for other, tolerance in ((whole, 1e-3), (alone, 0.3)):
+        if not (by_parts.float() - other.float()).abs().mean() <= tolerance * scale:
+            raise InputError(f"--model {policy.name}: the learner does not know how it is built; give another model")
 
 
 def _linear_layers(model: Any) -> list[str]:

@@ -83,7 +83,7 @@ class Peers:
         if self.count > 1:
             flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
             dist.all_reduce(flat)
-            for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+            for tensor, part in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors]), strict=True):
                 tensor.copy_(part.view_as(tensor))
 
     def spread(self, tensors: list[torch.Tensor]) -> None:

@@ -3,9 +3,11 @@
 import gc
 import json
 import resource
+import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -164,8 +166,8 @@ class Learner:
         The adapter and the optimizer stay as they are, and `Update.skipped` says why, when no example has both an
         advantage and a sampled token, or when the gradient is not finite.
         """
-        names = [field.name for field in fields(Example)]
-        self._peers.tell(["update", [[getattr(example, name) for name in names] for example in examples]])
+        content = [[e.group, e.token_ids, e.policy_mask, e.logprobs, e.advantage] for e in examples]
+        self._peers.tell(["update", content])
         return self._update(examples)
 
     def save_adapter(self, folder: Path) -> None:
@@ -227,7 +229,7 @@ class Learner:
         while True:
             order, content = self._peers.hear()
             if order == "update":
-                self._update([Example(group, *map(tuple, sequences), a) for group, *sequences, a in content])
+                self._update([Example(g, tuple(ids), tuple(mask), tuple(q), a) for g, ids, mask, q, a in content])
             elif order == "load":
                 state = self._optimizer.blank(content)
                 self._peers.spread(list(state.values()))
@@ -250,17 +252,17 @@ class Learner:
 
         self.wake()
         began = time.perf_counter()
-        self._begin()
         settings, peers = self._settings, self._peers
         teaching = [example for example in examples if example.teaches]
         lengths = [forwarded(example) for example in teaching]
         sampled = sum(len(example.logprobs) for example in examples)
         z = denominator(settings.normalisation, len(examples), sampled, settings.constant)
         mine = [teaching[index] for index in shares(lengths, peers.count)[peers.rank]]
-        tally = self._learn(mine, z)
-        peers.add(self._optimizer.gradients)
-        peers.add([tally])
-        norm = self._optimizer.step() if teaching else 0.0
+        with self._computing():
+            tally = self._learn(mine, z)
+            peers.add(self._optimizer.gradients)
+            peers.add([tally])
+            norm = self._optimizer.step() if teaching else 0.0
         loss, difference, weight, truncated, trained = tally.tolist()
         skipped = None
         if not teaching:
@@ -317,13 +319,24 @@ class Learner:
         ).last_hidden_state[0]
         return log_probabilities(hidden[pack.before], head_of(self._model), pack.targets, self._settings.temperature)
 
-    def _begin(self) -> None:
+    @contextmanager
+    def _computing(self) -> Iterator[None]:
+        """On a GPU, count memory from here; on a CPU, take for zero the tiny numbers that it is slow at.
+
+        A policy that grows sure makes many of them. The setting is the thread's, and put back for what else runs in it.
+        """
         import torch
 
-        if self._layout.device == "cpu":
-            torch.set_flush_denormal(True)  # a policy that grows sure makes numbers that CPUs are slow at
-        else:
+        if self._layout.device != "cpu":
             torch.cuda.reset_peak_memory_stats(self._layout.device)
+            yield
+            return
+        before = sys.float_info.min / 2 == 0
+        torch.set_flush_denormal(True)
+        try:
+            yield
+        finally:
+            torch.set_flush_denormal(before)
 
     def _peak_memory(self) -> int:
         import torch

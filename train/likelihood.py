@@ -7,7 +7,6 @@ some positions at a time, reduced to one number each, and made again in the back
 from typing import Any
 
 import torch
-from torch.nn.functional import linear
 
 LOGITS_AT_ONCE = 1 << 25  # in fp32 128 MiB; enough positions for a GPU not to wait for the weights of the head
 
@@ -24,11 +23,9 @@ def log_probabilities(
         temperature: above 0.
     """
     chunk = max(1, LOGITS_AT_ONCE // head.weight.shape[0])
-    parts = [
-        _Chosen.apply(h, head.weight, head.bias, t, temperature)
-        for h, t in zip(hidden.split(chunk), targets.split(chunk), strict=True)
-    ]
-    return torch.cat(parts)
+    chosen: Any = _Chosen.apply
+    parts = zip(torch.split(hidden, chunk), torch.split(targets, chunk), strict=True)
+    return torch.cat([chosen(h, head.weight, head.bias, t, temperature) for h, t in parts])
 
 
 class _Chosen(torch.autograd.Function):
@@ -61,5 +58,5 @@ class _Chosen(torch.autograd.Function):
 
 
 def _logits(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, temperature: float) -> torch.Tensor:
-    logits = linear(hidden, weight, bias)
+    logits = torch.nn.functional.linear(hidden, weight, bias)
     return logits.to(torch.promote_types(logits.dtype, torch.float32)).div_(temperature)

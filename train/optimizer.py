@@ -27,7 +27,7 @@ class Optimizer:
         self._adamw = torch.optim.AdamW(self._weights.values(), lr=learning_rate, weight_decay=0.0)
         self.clear()
         for name, weight in adapter.items():
-            weight.register_post_accumulate_grad_hook(self._collector(name))
+            weight.register_post_accumulate_grad_hook(self._collector(name))  # type: ignore[no-untyped-call]
 
     @property
     def gradients(self) -> list[torch.Tensor]:

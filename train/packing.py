@@ -110,7 +110,7 @@ def _attention(
 ) -> tuple[torch.Tensor, None]:
     """Causal attention within each trajectory of a row; queries, keys and values are (1, heads, tokens, size)."""
     outputs = []
-    for q, k, v in zip(*(x.split(lengths, dim=2) for x in (query, key, value)), strict=True):
+    for q, k, v in zip(*(torch.split(x, lengths, dim=2) for x in (query, key, value)), strict=True):
         mask = _window(q.shape[2], sliding_window, q.device)
         grouped = q.shape[1] != k.shape[1]
         outputs.append(

@@ -10,7 +10,7 @@ gate.json is a gate written out. It can be read without any of this project; `lo
 
 import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -179,18 +179,22 @@ class Gate(BaseModel):
                 f"the gate was fitted on groups of {self.group_size} and got {len(prefixes)} prefixes; "
                 f"fit one for this group size"
             )
-        step = self.step if step is None else step
-        if step not in self.steps:
-            raise InputError(f"the gate decides at K = {', '.join(map(str, self.steps))}, not {step}")
-        read = [_prefix(prefix) for prefix in prefixes]
-        values = {}
-        for name in self.rule.signals:
-            for field in BY_NAME[name].reads:
-                if any(len(getattr(prefix, field)) < min(step, len(prefix.actions)) for prefix in read):
-                    raise InputError(f"the gate reads {name}, and a prefix lacks its {field}; give Prefix objects")
-            values[name] = BY_NAME[name].at_step(read, step)
-        score, threshold, flagged = self.rule.judge(values, step)
-        return Decision(step, float(score), threshold, bool(flagged), enforced=bool(flagged) and eligible)
+        return decide(self.rule, prefixes, eligible=eligible, step=self.step if step is None else step)
+
+
+def decide(rule: Rule, prefixes: Sequence[AnyPrefix], *, eligible: bool, step: int) -> Decision:
+    """What a rule decides on one live group; `Gate.decide` says what the arguments are and what is raised."""
+    if step not in rule.steps:
+        raise InputError(f"the gate decides at K = {', '.join(map(str, rule.steps))}, not {step}")
+    read = [_prefix(prefix) for prefix in prefixes]
+    values = {}
+    for name in rule.signals:
+        for field in BY_NAME[name].reads:
+            if any(len(getattr(prefix, field)) < min(step, len(prefix.actions)) for prefix in read):
+                raise InputError(f"the gate reads {name}, and a prefix lacks its {field}; give Prefix objects")
+        values[name] = BY_NAME[name].at_step(read, step)
+    score, threshold, flagged = rule.judge(values, step)
+    return Decision(step, float(score), threshold, bool(flagged), enforced=bool(flagged) and eligible)
 
 
 def versions() -> dict[str, str]:
@@ -255,6 +259,25 @@ def load(path: Path) -> Gate:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
         raise InputError(f"{path}: not a valid gate ({where}: {first['msg']}); fit it again") from error
+
+
+def load_for(path: Path, configuration: Mapping[str, object]) -> tuple[Gate, tuple[str, ...]]:
+    """The gate in a file, for rollouts of this configuration (as in a run.json), and what speaks against it there.
+
+    Raises InputError where it cannot decide on them: groups of another size, or no step K below the horizon.
+    """
+    gate = load(path)
+    size, horizon = configuration["group_size"], configuration["horizon"]
+    if gate.group_size not in (None, size):
+        raise InputError(f"{path}: fitted on groups of {gate.group_size}, not {size}; fit a gate on groups of {size}")
+    if isinstance(horizon, int) and gate.step >= horizon:
+        raise InputError(f"{path}: decides at K = {gate.step}, and the horizon is {horizon}; nothing would be cut")
+    fitted = {"horizon": gate.horizon, "model": gate.model, "adapter": gate.adapter, "prompt": gate.prompt}
+    return gate, tuple(
+        f"{path}: fitted on rollouts with {name} {value}, not {configuration[name]}: what it promises may not hold"
+        for name, value in fitted.items()
+        if value is not None and str(value) != str(configuration[name])
+    )
 
 
 def _of_version_1(content: dict[str, Any]) -> dict[str, Any]:

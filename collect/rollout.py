@@ -7,10 +7,11 @@ the group is tried again, and after `ATTEMPTS` failures it is left to a later se
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Literal
 
 from collect.engine import Completion, Engine, Request, Sampling, derive_seed
@@ -18,11 +19,12 @@ from collect.environment import Environments, GroupEnvironment, Observation
 from collect.errors import EngineFault, EnvironmentFault
 from collect.games import Game
 from collect.prompt import Prompt, match_command
-from collect.trajectory import Ending, Group, Step, Trajectory, group_id
+from collect.trajectory import Decision, Ending, Group, Step, Trajectory, group_id
 from collect.watch import Watch, Watcher
 
 ATTEMPTS = 2
 Boundary = Literal["environment", "engine"]
+Audit = Callable[[str, Decision], Decision]  # from a group's id and the watcher's decision to the one that holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class Settings:
 class Rollout:
     """Rolls out groups with one engine and one prompt style, under a watcher if there is one.
 
-    `steps` and `tokens` count what was sampled so far.
+    `audit` has the last word on what the watcher decides. `steps` and `tokens` count what was sampled so far.
     """
 
     def __init__(
@@ -76,9 +78,11 @@ class Rollout:
         prompt: Prompt,
         settings: Settings,
         watcher: Watcher | None = None,
+        audit: Audit | None = None,
     ) -> None:
         self._engine = engine
         self._watcher = watcher
+        self._audit = audit
         self._environments = environments
         self._prompt = prompt
         self._settings = settings
@@ -119,7 +123,8 @@ class Rollout:
         settings = self._settings
         seed = derive_seed(settings.seed, task.group_id)
         started, clock = datetime.now(UTC), time.perf_counter()
-        watch = Watch(self._watcher, settings.group_size)
+        review = partial(self._audit, task.group_id) if self._audit else None
+        watch = Watch(self._watcher, settings.group_size, review)
         opened = self._environments.open(task.game.path, settings.group_size)
         async with opened as environment, asyncio.TaskGroup() as group:
             rollouts = [

@@ -5,8 +5,9 @@ Other groups keep the engine busy meanwhile.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
 from collect.trajectory import Decision, Step
@@ -28,6 +29,10 @@ class Watcher(Protocol):
         ...
 
 
+# From a gate's file and the configuration of the rollouts: the gate, and what speaks against it there.
+LoadWatcher = Callable[[Path, Mapping[str, object]], tuple[Watcher, tuple[str, ...]]]
+
+
 @dataclass(frozen=True, slots=True)
 class Shadow:
     """A watcher that only looks: its decisions are made and recorded, and none is enforced."""
@@ -44,12 +49,21 @@ class Shadow:
         return replace(self.watcher.decide(prefixes, eligible=eligible, step=step), enforced=False)
 
 
-class Watch:
-    """One group of `group_size` trajectories; `decision` is the one that cut it, else the last one made."""
+# From a decision to the one that holds: an audit lets a flagged group run on, to see what becomes of it.
+Review = Callable[[Decision], Decision]
 
-    def __init__(self, watcher: Watcher | None, group_size: int) -> None:
+
+class Watch:
+    """One group of `group_size` trajectories; `decision` is the one that flagged it, else the last one made.
+
+    A group is decided on until it is flagged, whether it is then cut, audited, or only looked at: nothing that a later
+    step says could have cut it live. `review` has the last word on each decision.
+    """
+
+    def __init__(self, watcher: Watcher | None, group_size: int, review: Review | None = None) -> None:
         self.decision: Decision | None = None
         self._watcher = watcher
+        self._review = review
         self._owed = list(watcher.steps) if watcher else []
         self._taken: list[Sequence[Step]] = [()] * group_size
         self._running = set(range(group_size))
@@ -76,8 +90,9 @@ class Watch:
             return
         step = self._owed.pop(0)
         prefixes = [steps[:step] for steps in self._taken]
-        self.decision = self._watcher.decide(prefixes, eligible=bool(self._running), step=step)
-        if self.decision.enforced or not self._running:
+        decision = self._watcher.decide(prefixes, eligible=bool(self._running), step=step)
+        self.decision = self._review(decision) if self._review else decision
+        if self.decision.flagged or not self._running:
             self._owed.clear()
         waiting, self._waiting = self._waiting, {}
         for answer in waiting.values():

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -94,3 +95,17 @@ def test_a_trajectory_cancelled_while_it_waits_disturbs_no_other() -> None:
         assert not await watch.may_go_on(1, steps("look"))
 
     asyncio.run(main())
+
+
+def test_a_review_has_the_last_word_and_a_group_that_it_lets_run_is_not_asked_about_again() -> None:
+    watcher = Asked((1, 3), flags=(1, 3))
+    watch = Watch(watcher, 2, lambda decision: replace(decision, enforced=False, audited=True))
+    assert asyncio.run(roll_out(watch, [4, 5])) == [4, 5]
+    assert watch.decision == Decision(1, 0.25, 0.5, True, False, audited=True)
+    assert [step for step, _, _ in watcher.asked] == [1]
+
+
+def test_in_shadow_the_decision_that_is_kept_is_the_one_that_would_have_cut() -> None:
+    watch = Watch(Shadow(Asked((1, 3), flags=(1,))), 2)
+    assert asyncio.run(roll_out(watch, [4, 5])) == [4, 5]
+    assert watch.decision == Decision(1, 0.25, 0.5, True, False)

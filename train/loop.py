@@ -1,0 +1,216 @@
+"""The iterations of training: roll out, gate, learn, hand the new adapter to the engine, evaluate, and again.
+
+Whatever is decided is settled between iterations, and within one depends on names and seeds alone, never on what was
+faster. So an iteration that is done again does the same, and arms of one seed play the same games.
+"""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from calibrate import gate as gates
+from calibrate.gate import Gate
+from collect.engine import Engine
+from collect.errors import SelectiveRolloutError
+from collect.policy import Policy
+from collect.rollout import Task
+from collect.rows import Row
+from collect.schema import EVALUATIONS
+from collect.store import RunWriter
+from collect.trajectory import Group
+from train import checkpoint
+from train.batch import examples_of
+from train.checkpoint import Progress
+from train.composition import batch, missing, pass_over, updated_streaks
+from train.evaluation import Evaluator
+from train.gating import GATE_FILE, Gating, TimedWatcher, after_iteration, watcher_of
+from train.iteration import Clock, Harvest, iteration_row
+from train.learner import Learner
+from train.log import Log, evaluation_row
+from train.rolling import Source
+from train.settings import Settings
+
+_ADAPTERS = "adapters"
+
+
+class Screen(Protocol):
+    """Who watches a run."""
+
+    def say(self, line: str) -> None:
+        """Something that happened."""
+        ...
+
+    def show(self, iteration: int, groups: int, asked: int) -> None:
+        """So many groups of an iteration are there, of how many."""
+        ...
+
+    def iteration(self, row: Row) -> None:
+        """An iteration is done."""
+        ...
+
+    def evaluation(self, row: Row) -> None:
+        """An evaluation is done."""
+        ...
+
+
+class Training:
+    """A training run; `progress` says how far it is. Everything is opened by who makes it, and closed there."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        policy: Policy,
+        run: RunWriter,
+        source: Source,
+        learner: Learner,
+        engine: Engine | None,
+        evaluator: Evaluator | None,
+        log: Log,
+        screen: Screen,
+        progress: Progress,
+    ) -> None:
+        self.progress = progress
+        self._settings = settings
+        self._policy = policy
+        self._run = run
+        self._source = source
+        self._learner = learner
+        self._engine = engine
+        self._evaluator = evaluator
+        self._log = log
+        self._screen = screen
+
+    async def run(self, iterations: int) -> None:
+        """Train until so many iterations are done.
+
+        Raises:
+            SelectiveRolloutError: every group of an iteration failed, or the disk refuses; what was done is kept.
+        """
+        if self.progress.iteration == 0 and checkpoint.newest(self._run.folder) is None:
+            await self._evaluate(0)
+            self._save(self.progress)
+        while self.progress.iteration < iterations:
+            await self._iterate(self.progress.iteration + 1, last=self.progress.iteration + 1 == iterations)
+
+    async def _iterate(self, iteration: int, last: bool) -> None:
+        progress, clock = self.progress, Clock()
+        gating = progress.gating
+        timed = TimedWatcher(gating.rule) if gating.acts and gating.rule is not None else None
+        # A gate can be fitted only on groups whose steps were logged.
+        self._run.log_steps = self._settings.log_steps == "all" or gating.stage == "warmup"
+        self._learner.sleep()
+        with clock.of("rollout"):
+            harvest = await self._harvest(iteration, timed)
+        chosen = batch(harvest.groups, self._settings.groups or 0, self._settings.drop_zero_variance)
+        with clock.of("update"):
+            update = self._learner.update(examples_of(chosen))
+        adapter = progress.adapter
+        if update.skipped is None:
+            with clock.of("swap"):
+                adapter = await self._swap(iteration)
+        if self._due(iteration, last):
+            with clock.of("evaluation"):
+                await self._evaluate(iteration)
+        change = after_iteration(gating, harvest.groups, iteration, self._settings, self._run.folder)
+        if change.gate is not None:
+            gates.save(change.gate, self._run.folder / GATE_FILE)
+        row = iteration_row(iteration, harvest, chosen, update, change.seen, clock, timed.seconds if timed else 0.0)
+        self._log.iteration(row)
+        self._screen.iteration(row)
+        for line in change.lines:
+            self._screen.say(line)
+        self._save(
+            Progress(
+                iteration=iteration,
+                gating=change.gating,
+                adapter=adapter,
+                streaks=updated_streaks(progress.streaks, harvest.groups),
+                fresh=harvest.fresh,
+            )
+        )
+
+    async def _harvest(self, iteration: int, timed: TimedWatcher | None) -> Harvest:
+        """The groups of an iteration: those of its tasks, and fresh ones for those that teach nothing."""
+        settings, progress = self._settings, self.progress
+        tasks: Sequence[Task] = self._source.tasks(iteration)
+        places, skipped, fresh = len(tasks), 0, progress.fresh
+        if settings.skip_prompts:
+            prompts = pass_over(tasks, self._source.fresh(fresh), progress.streaks, settings.exploration, settings.seed)
+            tasks, skipped, fresh = prompts.tasks, prompts.skipped, fresh + prompts.drawn
+        audit = progress.gating.audit(settings)
+        groups: list[Group] = []
+        asked = failed = restored = refilled = 0
+        while tasks:
+            here = asked
+            asked += len(tasks)
+            rolled = await self._source.roll(
+                tasks,
+                iteration - 1,
+                watcher_of(progress.gating, timed),
+                audit.review if audit else None,
+                partial(self._count, iteration, here, asked),
+            )
+            groups += rolled.groups
+            failed, restored = failed + rolled.failed, restored + rolled.restored
+            if not groups:
+                raise SelectiveRolloutError(
+                    f"{self._run.folder}: every group of iteration {iteration} failed ({rolled.message}); "
+                    "see to it, then go on with --resume"
+                )
+            wanted = min(missing(groups, places) - failed, settings.refill - refilled)
+            following = self._source.fresh(fresh)
+            tasks = [next(following) for _ in range(wanted)]
+            refilled, fresh = refilled + len(tasks), fresh + len(tasks)
+        return Harvest(groups, failed, restored, skipped, refilled, fresh)
+
+    def _count(self, iteration: int, before: int, asked: int, done: int) -> None:
+        self._screen.show(iteration, before + done, asked)
+
+    async def _swap(self, iteration: int) -> str:
+        """Save the adapter and have the engine sample from it; returns its folder, in the run."""
+        adapter = f"{_ADAPTERS}/{iteration:06d}"
+        folder = self._run.folder / adapter
+        folder.parent.mkdir(exist_ok=True)
+        self._learner.save_adapter(folder)
+        self._learner.sleep()
+        if self._engine is not None:
+            await self._engine.set_adapter(replace(self._policy, adapter=folder, version=iteration))
+        return adapter
+
+    def _due(self, iteration: int, last: bool) -> bool:
+        """Whether an evaluation comes after this iteration: every so many, and after the last."""
+        every = self._settings.eval_every
+        return self._evaluator is not None and bool(every) and (iteration % (every or 1) == 0 or last)
+
+    async def _evaluate(self, iteration: int) -> None:
+        if self._evaluator is None:
+            return
+        self._learner.sleep()
+        row = evaluation_row(iteration, await self._evaluator.play(iteration))
+        self._log.evaluation(row)
+        self._screen.evaluation(row)
+
+    def _save(self, progress: Progress) -> None:
+        checkpoint.save(self._run.folder, progress, self._learner)
+        self.progress = progress
+        self._prune()
+
+    def _prune(self) -> None:
+        """Keep the adapter in use and those that were evaluated; without this they would fill the disk."""
+        kept = {f"{row['iteration']:06d}" for row in self._log.rows(EVALUATIONS)}
+        folder = self._run.folder / _ADAPTERS
+        if self.progress.adapter is not None:
+            kept.add(Path(self.progress.adapter).name)
+        for adapter in folder.glob("*") if folder.is_dir() else ():
+            if adapter.name not in kept:
+                shutil.rmtree(adapter)
+
+
+def initial(gating: Gating, gate: Gate | None, run: Path) -> Progress:
+    """Where a new run begins; it keeps a copy of the gate that it was given."""
+    if gate is not None:
+        gates.save(gate, run / GATE_FILE)
+    return Progress(0, gating)

@@ -3,7 +3,9 @@
 import os
 import sys
 import traceback
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -13,7 +15,20 @@ from collect.command import collect, games_app
 from collect.errors import SelectiveRolloutError
 from collect.options import Commands, debugging
 from reports.command import query
+from reports.command_report import report
 from train.command import warmstart
+from train.command_train import train
+
+if TYPE_CHECKING:
+    from collect.watch import Watcher
+
+
+def _watcher(gate: Path, configuration: Mapping[str, object]) -> "tuple[Watcher, tuple[str, ...]]":
+    """How `sr collect`, which knows of watchers only, comes by a gate."""
+    from calibrate.gate import load_for
+
+    return load_for(gate, configuration)
+
 
 # Plain help: it is read at 80 columns and in pipes, where boxes squeeze the text into a corner.
 app = typer.Typer(
@@ -23,13 +38,15 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "obj": _watcher},
 )
 app.add_typer(games_app, name="games")
 app.command("collect", short_help="Roll out groups on games and log everything to Parquet.")(collect)
 app.command("calibrate", short_help="Fit a gate on rollouts, or say why none will do.")(calibrate)
 app.command("replay", short_help="Show what each policy of cutting would have saved and lost.")(replay)
 app.add_typer(gate_app, name="gate")
+app.command("train", short_help="Train by GRPO, with the gate cutting groups that will teach nothing.")(train)
+app.command("report", short_help="Show runs on a page, with figures, tables and a browser of groups.")(report)
 app.command("query", short_help="Ask a run in SQL.")(query)
 app.command("warmstart", short_help="Train the default small policy's adapter from an expert's lessons.")(warmstart)
 

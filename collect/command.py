@@ -1,5 +1,6 @@
 """Commands: sr collect, sr games."""
 
+import hashlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,8 +11,9 @@ from collect.errors import InputError, SelectiveRolloutError
 from collect.options import RUNS, Commands, Debug, Quiet
 
 if TYPE_CHECKING:
-    from collect.collection import Tally
+    from collect.collection import Collection, Gating, Tally
     from collect.progress import Update
+    from collect.watch import Watcher
 
 games_app = typer.Typer(cls=Commands, help="Make and list ALFWorld games.")
 
@@ -151,6 +153,7 @@ def _cap(text: str) -> int | None:
 
 
 def collect(
+    ctx: typer.Context,
     out: Annotated[
         Path | None, typer.Argument(metavar="OUT", help="Folder of the run; by default a new one in runs/.")
     ] = None,
@@ -194,10 +197,16 @@ def collect(
         bool, typer.Option("--deterministic", help="Same rollouts to the last bit whatever is in flight; slower.")
     ] = False,
     concurrency: Annotated[int, typer.Option(min=1, help="Groups in flight.")] = 4,
+    gate: Annotated[
+        Path | None, typer.Option(help="A gate.json, to cut the groups that it flags; without one all run to the end.")
+    ] = None,
+    gate_mode: Annotated[
+        str | None, typer.Option(help="on, or shadow: what the gate decides is logged, and nothing is cut.")
+    ] = None,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Roll out groups of a language model on ALFWorld games, ungated, and log everything to Parquet.
+    """Roll out groups of a language model on ALFWorld games and log everything to Parquet.
 
     Started again with the same OUT and settings, it completes what is missing.
     """
@@ -226,7 +235,9 @@ def collect(
         show_commands=style == "react" if show_commands is None else show_commands,
         seed=seed,
         deterministic=deterministic,
+        gate=_gating(gate, gate_mode),
     )
+    watcher = _watcher(ctx, gate, collection)
     out = out or new_run_folder(RUNS, "collect")
     check_run(out, collection.configuration())
     tokenizer = load_tokenizer(policy)
@@ -247,7 +258,15 @@ def collect(
     try:
         with counted(f"collecting with the {collection.engine} engine", "groups", quiet=quiet) as update:
             tally = roll_out(
-                collection, tasks, loaded, environments, tokenizer, out, concurrency, lambda t: _show(t, update)
+                collection,
+                tasks,
+                loaded,
+                environments,
+                tokenizer,
+                out,
+                concurrency,
+                lambda t: _show(t, update),
+                watcher,
             )
     except KeyboardInterrupt:
         typer.echo(f"interrupted: finished groups are kept; give OUT {out} and the same options to go on", err=True)
@@ -262,8 +281,38 @@ def collect(
         )
 
 
+def _gating(gate: Path | None, mode: str | None) -> "Gating | None":
+    from collect.collection import Gating
+
+    if gate is None:
+        if mode is not None:
+            raise InputError(f"--gate-mode {mode}: there is no gate; name one with --gate FILE")
+        return None
+    mode = mode or "on"
+    if mode not in ("on", "shadow"):
+        raise InputError(f"--gate-mode {mode}: unknown; on or shadow")
+    try:
+        return Gating(hashlib.sha256(gate.read_bytes()).hexdigest(), "on" if mode == "on" else "shadow")
+    except OSError as error:
+        raise InputError(f"--gate {gate}: cannot be read ({error.strerror}); sr calibrate writes one") from error
+
+
+def _watcher(ctx: typer.Context, gate: Path | None, collection: "Collection") -> "Watcher | None":
+    """The gate as the rollout loop takes it, with a line for each thing that speaks against it here."""
+    from collect.watch import LoadWatcher, Shadow
+
+    if gate is None or collection.gate is None:
+        return None
+    load: LoadWatcher = ctx.obj
+    watcher, doubts = load(gate, collection.configuration())
+    for doubt in doubts:
+        typer.echo(doubt, err=True)
+    return Shadow(watcher) if collection.gate.mode == "shadow" else watcher
+
+
 def _show(tally: "Tally", update: "Update") -> None:
     success = f", success {tally.won / tally.trajectories:.0%}" if tally.trajectories else ""
+    success += f", {tally.cut} cut" if tally.cut else ""
     seconds = max(tally.seconds, 1e-9)
     note = f"{tally.tokens / seconds:.0f} tokens/s, {tally.steps / seconds:.1f} steps/s{success}"
     update(tally.groups + tally.failures, tally.owed, note)
@@ -273,7 +322,7 @@ def _print_summary(run: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from collect.summary import summarise
+    from collect.summary import count_cut, summarise
 
     table = Table(title="success and outcomes of groups, with 95 % intervals", title_justify="left")
     table.add_column("task type", no_wrap=True)
@@ -284,6 +333,8 @@ def _print_summary(run: Path) -> None:
         table.add_row(row.task_type, str(row.groups), _percent(row.success()), *counts, _percent(row.zero_variance()))
     # Where there is no terminal nothing must be cut to a guessed width.
     Console(width=None if sys.stdout.isatty() else 160).print(table)
+    if cut := count_cut(run):
+        typer.echo(f"not counted: {cut} groups that the gate cut; their rewards are truncated")
 
 
 def _percent(rate: tuple[float, float, float]) -> str:

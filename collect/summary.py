@@ -51,7 +51,10 @@ class Summary:
 
 
 def summarise(run: Path) -> list[Summary]:
-    """One summary a task type, in alphabetical order, then one over all groups ("all"); none without a group."""
+    """One summary a task type, in alphabetical order, then one over all groups ("all"); none without a group.
+
+    Groups that a gate cut are left out: how they would have ended is not known.
+    """
     import polars as pl
 
     won = scan(run, "trajectories").group_by("group_id").agg(pl.col("won").mean().alias("rate"))
@@ -65,6 +68,7 @@ def summarise(run: Path) -> list[Summary]:
     )
     frame = (
         scan(run, "groups")
+        .filter(~pl.col("gate_enforced").fill_null(value=False))
         .join(won, on="group_id")
         .select("task_type", "group_size", "rate", outcome.alias("outcome"))
         .sort("task_type")
@@ -74,6 +78,13 @@ def summarise(run: Path) -> list[Summary]:
         return []
     parts = [(str(task_type), part) for (task_type,), part in frame.group_by("task_type", maintain_order=True)]
     return [_summary(name, part) for name, part in [*parts, ("all", frame)]]
+
+
+def count_cut(run: Path) -> int:
+    """How many groups of the run a gate cut."""
+    import polars as pl
+
+    return int(scan(run, "groups").select(pl.col("gate_enforced").fill_null(value=False).sum()).collect().item())
 
 
 def _summary(task_type: str, frame: "pl.DataFrame") -> Summary:

@@ -1,5 +1,6 @@
 """`sr collect` as a user runs it: the installed command, the real small model, real games."""
 
+import hashlib
 import os
 import pty
 import re
@@ -14,9 +15,11 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
+from gates import make_gate
 from safetensors.torch import load_file, save_file
-from user import SR, Done, one_line, sr
+from user import SR, Done, one_line, sr, sr_here
 
+from calibrate.gate import save
 from collect.games import SPLITS
 from collect.policy import SMALL_ADAPTER, SMALL_MODEL, Policy
 from collect.store import committed_parts, read_run, scan
@@ -179,6 +182,55 @@ def read(terminal: int) -> Iterator[str]:
             return
 
 
+# Under a gate
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """A gate that flags every group at K = 1."""
+    path = tmp_path / "gate.json"
+    save(make_gate(step=1, threshold=1.0, group_size=2, horizon=3, model=SMALL_MODEL), path)
+    return path
+
+
+@pytest.mark.parametrize(("mode", "length", "enforced"), [("on", 1, True), ("shadow", 3, False)])
+def test_a_gate_cuts_what_it_flags_and_in_the_shadow_only_says_so(
+    tmp_path: Path, games_root: Path, gate: Path, mode: str, length: int, enforced: bool
+) -> None:
+    options = ("--games", games_root / "train", *TINY, "--groups", 1, "--gate", gate, "--gate-mode", mode)
+    done = sr_here("collect", tmp_path / "run", *options)
+
+    assert done.returncode == 0, done.stderr
+    (group,) = scan(tmp_path / "run", "groups").collect().iter_rows(named=True)
+    assert (group["gate_step"], group["gate_threshold"]) == (1, 1.0)
+    assert (group["gate_flagged"], group["gate_enforced"]) == (True, enforced)
+    trajectories = scan(tmp_path / "run", "trajectories").collect()
+    assert trajectories["length"].to_list() == [length] * 2
+    assert set(trajectories["ending"]) == {"cut" if enforced else "horizon"}
+    assert ("not counted: 1 groups that the gate cut" in done.stdout) == enforced
+    configuration = read_run(tmp_path / "run").configuration
+    assert configuration["gate"] == hashlib.sha256(gate.read_bytes()).hexdigest()
+    assert configuration["gate_mode"] == mode
+
+
+def test_a_gate_of_another_policy_is_taken_with_a_word_and_one_for_other_groups_is_not(
+    tmp_path: Path, games_root: Path, gate: Path
+) -> None:
+    options = ("--games", games_root / "train", *TINY, "--groups", 1, "--gate", gate)
+    other = sr_here("collect", tmp_path / "a", *options, "--max-steps", 2)
+    assert other.returncode == 0
+    assert f"{gate}: fitted on rollouts with horizon 3, not 2: what it promises may not hold\n" in other.stderr
+    for changes, said in {
+        ("--group-size", 3): f"{gate}: fitted on groups of 2, not 3; fit a gate on groups of 3",
+        ("--max-steps", 1): f"{gate}: decides at K = 1, and the horizon is 1; nothing would be cut",
+        ("--gate-mode", "off"): "--gate-mode off: unknown; on or shadow",
+        ("--gate", "nowhere"): "--gate nowhere: cannot be read (No such file or directory); sr calibrate writes one",
+    }.items():
+        done = sr_here("collect", tmp_path / "b", *options, *changes)
+        assert (done.returncode, one_line(done.stderr)) == (2, said)
+    assert not (tmp_path / "b").exists()
+
+
 # With nothing else on the line
 
 
@@ -259,10 +311,6 @@ MISTAKES = {
         "no-tokenizer: the folder holds no tokenizer.json",
     ),
     "a model folder that is missing": (["--model", "./nowhere"], "--model ./nowhere: no such folder"),
-    "a model that is neither here nor on a hub": (
-        ["--model", "nobody/nothing"],
-        "--model nobody/nothing: no such folder, and from the hub no tokenizer can be loaded (",
-    ),
     "an adapter folder that is none": (["--adapter", "thesis"], "--adapter thesis: no adapter_config.json there"),
     "a folder that holds something else": (["OUT", "thesis"], "thesis: not empty (thesis.tex) and not a run"),
     "a file for the run": (["OUT", "thesis/thesis.tex"], "thesis/thesis.tex: is a file; give a folder for the run"),
@@ -275,13 +323,14 @@ MISTAKES = {
 
 @pytest.mark.parametrize(("arguments", "said"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_is_one_line_and_nothing_is_written(
-    place: Path, games_root: Path, arguments: list[str], said: str
+    place: Path, games_root: Path, arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(place)
     out = arguments[1] if arguments[0] == "OUT" else "run"
     options = [] if arguments[0] == "OUT" else arguments
     before = contents(place)
     # The last of an option that is given twice counts.
-    done = collect(out, games_root, *options, cwd=place, HF_HUB_OFFLINE="1")
+    done = sr_here("collect", out, "--games", games_root / "train", *TINY, *options)
 
     assert (done.returncode, done.stdout) == (2, "")
     assert said in one_line(done.stderr)
@@ -289,9 +338,19 @@ def test_a_mistake_is_one_line_and_nothing_is_written(
     assert not (place / "run").exists()
 
 
+def test_a_model_that_is_neither_here_nor_on_a_hub_is_one_line(tmp_path: Path, games_root: Path) -> None:
+    done = collect("run", games_root, "--model", "nobody/nothing", cwd=tmp_path, HF_HUB_OFFLINE="1")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    said = "--model nobody/nothing: no such folder, and from the hub no tokenizer can be loaded ("
+    assert one_line(done.stderr).startswith(said)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_run_of_another_configuration_is_left_alone(run: Path, games_root: Path) -> None:
     before = contents(run)
-    done = collect(run, games_root, "--groups", 2, "--seed", 1, "--temperature", 1)
+    options = ("--games", games_root / "train", *TINY, "--groups", 2, "--seed", 1, "--temperature", 1)
+    done = sr_here("collect", run, *options)
 
     assert (done.returncode, done.stdout) == (2, "")
     said = one_line(done.stderr)

@@ -1,5 +1,7 @@
 """What a user does: types `sr …`, in some folder, perhaps without some packages installed."""
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
@@ -18,6 +20,22 @@ def sr(*arguments: object, cwd: Path | None = None, **environment: str) -> Done:
     """Run the installed command to its end."""
     command = [str(SR), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env={**os.environ, **environment})
+
+
+def sr_here(*arguments: object) -> Done:
+    """Run the same in this process, in its folder, where PyTorch need not be loaded once more."""
+    from sr import main
+
+    said, complained = io.StringIO(), io.StringIO()
+    command, sys.argv = sys.argv, [str(SR), *map(str, arguments)]
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(complained):
+            main()
+    except SystemExit as end:
+        return Done(sys.argv, int(end.code or 0), said.getvalue(), complained.getvalue())
+    finally:
+        sys.argv = command
+    raise AssertionError("main ends by leaving")
 
 
 def python(program: str, *arguments: object, path: Sequence[Path] = (), **environment: str) -> Done:

@@ -73,5 +73,5 @@ $(VENV)/.vllm: $(VENV)/.collect
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.vllm
-	$(INSTALL) --editable ".[collect,dev]"
+	$(INSTALL) --editable ".[collect,report,dev]"
 	@touch $@

@@ -57,7 +57,7 @@ def areas(scores: Scores, informative: Bools, task: Ints) -> Areas | None:
         error = _delong(roc, positive, runs, number[order])
         error_of_average = float(np.sqrt(average * (1 - average) / found))
     else:
-        resampled = _areas(_drawn(tasks)[:, number[order]], positive, runs)
+        resampled = _areas(drawn(tasks)[:, number[order]], positive, runs)
         error, error_of_average = (float(np.nanstd(area, ddof=1)) for area in resampled)
     return Areas(_on_logit_scale(roc, error), _on_logit_scale(average, error_of_average))
 
@@ -85,8 +85,8 @@ def rank_correlation(values: Scores, reward_variance: NDArray[np.float64]) -> Co
 
 
 @lru_cache(maxsize=4)
-def _drawn(tasks: int) -> NDArray[np.float32]:
-    """How often each resample draws each task, (RESAMPLES, tasks)."""
+def drawn(tasks: int) -> NDArray[np.float32]:
+    """How often each resample of the bootstrap draws each task, (RESAMPLES, tasks)."""
     drawn = np.random.default_rng(_SEED).integers(tasks, size=(RESAMPLES, tasks))
     begin = np.arange(RESAMPLES)[:, None] * tasks
     return np.bincount((drawn + begin).ravel(), minlength=RESAMPLES * tasks).reshape(drawn.shape).astype(np.float32)

@@ -1,7 +1,7 @@
 """Streams the trajectories and the steps of a run as blocks of whole groups, some thousands of rows at a time.
 
 Text becomes numbers here: the actions have their symbols already, verbs, observations and commands go by their 64-bit
-hash, numbered anew within each group.
+hash, numbered anew within each group. What an imported run lacks is null there, and said with each block.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,13 +37,22 @@ _STEP_COLUMNS = (
 )
 # Text that is read as numbers into a dictionary, and so hashed once a distinct value; arrow cannot do so in lists.
 _DICTIONARIES = ("group_id", "observation", "match")
+# What a field of Views is read from.
+_COLUMN_OF = {
+    "observations": "observation",
+    "commands": "commands",
+    "refused": "refused",
+    "logprobs": "reply_logprob",
+    "tokens": "reply_tokens",
+}
 
 Ints = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
 
 
-def deeds(run: Path, groups: pl.Series, size: int, horizon: int) -> Iterator[tuple[Ints, Deeds, Ints]]:
-    """For each block of n groups: their places (n,), what they did, and the tokens of each reply (n, G, horizon).
+def deeds(run: Path, groups: pl.Series, size: int, horizon: int) -> Iterator[tuple[Ints, Deeds, Ints | None]]:
+    """For each block of n groups: their places (n,), what they did, and the tokens of each reply (n, G, horizon), None
+    where a trajectory lacks them.
 
     `groups` are the ids of those asked for, each at its place; one with trajectories missing does not come.
 
@@ -72,12 +81,15 @@ def deeds(run: Path, groups: pl.Series, size: int, horizon: int) -> Iterator[tup
                 actions=laid_out(codes),
                 verbs=renumbered(laid_out(_flat(rows["verbs"])), taken),
             ),
-            laid_out(_flat(rows["reply_tokens"]).astype(np.int64)),
+            None if rows["reply_tokens"].has_nulls() else laid_out(_flat(rows["reply_tokens"]).astype(np.int64)),
         )
 
 
-def views(run: Path, groups: pl.Series, lengths: NDArray[np.int32], horizon: int) -> Iterator[tuple[Ints, Views]]:
-    """For each block of n groups: their places (n,), and what they met, given the `lengths` (N, G) of all groups.
+def views(
+    run: Path, groups: pl.Series, lengths: NDArray[np.int32], horizon: int
+) -> Iterator[tuple[Ints, Views, frozenset[str]]]:
+    """For each block of n groups: their places (n,), what they met, given the `lengths` (N, G) of all groups, and which
+    fields of it mean nothing, as a step lacks them.
 
     `groups` are the ids of those asked for, each at its place; one with steps missing does not come.
 
@@ -92,7 +104,7 @@ def views(run: Path, groups: pl.Series, lengths: NDArray[np.int32], horizon: int
         _check_steps(run, rows, groups, here, taken)
 
         def laid_out(name: str, rows: pl.DataFrame = rows, taken: NDArray[np.bool_] = taken) -> NDArray[Any]:
-            values = rows[name].to_numpy()
+            values = rows[name].fill_null(strategy="zero").to_numpy()
             array = np.zeros(taken.shape, values.dtype)
             array[taken] = values
             return array
@@ -107,6 +119,7 @@ def views(run: Path, groups: pl.Series, lengths: NDArray[np.int32], horizon: int
                 logprobs=laid_out("reply_logprob"),
                 tokens=laid_out("reply_tokens").astype(np.int64),
             ),
+            frozenset(field for field, column in _COLUMN_OF.items() if rows[column].has_nulls()),
         )
     silent = np.flatnonzero(expected == 0)
     if len(silent):
@@ -121,6 +134,7 @@ def views(run: Path, groups: pl.Series, lengths: NDArray[np.int32], horizon: int
                 logprobs=nothing.astype(np.float64),
                 tokens=nothing.astype(np.int64),
             ),
+            frozenset(),
         )
 
 
@@ -174,11 +188,14 @@ def _numbers(batch: pa.RecordBatch) -> pl.DataFrame:
                 verbs = _hashes_of_verbs(column.flatten())
                 columns["verbs"] = pl.from_arrow(_lists(column, verbs))
             case "observation":
-                columns[name] = _hashes(column.dictionary)[column.indices.to_numpy()]
+                columns[name] = pl.from_arrow(pa.array(_hashes(column.dictionary)).take(column.indices))
             case "admissible_commands":
-                columns["commands"] = _sums(column, _hashes(column.flatten()))
+                sums = _sums(column, _hashes(column.flatten()))
+                columns["commands"] = pl.from_arrow(
+                    pa.array(sums, mask=pc.is_null(column).to_numpy(zero_copy_only=False))
+                )
             case "match":
-                columns["refused"] = pc.equal(column, "none").to_numpy(zero_copy_only=False)
+                columns["refused"] = pl.from_arrow(pc.equal(column, "none"))
             case _:
                 columns[name] = pl.from_arrow(column)
     return pl.DataFrame(columns)
@@ -219,7 +236,7 @@ def _check_trajectories(run: Path, rows: pl.DataFrame, groups: pl.Series, size: 
     numbered = (pl.int_range(pl.len()).over("place") == pl.col("trajectory")) & (pl.col("trajectory") < size)
     told = (
         (pl.col("action_symbols").str.len_chars() == length)
-        & (pl.col("reply_tokens").list.len() == length)
+        & (pl.col("reply_tokens").list.len() == length).fill_null(value=True)
         & (pl.col("verbs").list.len() == length)
     )
     bad = rows.filter(~(numbered & length.is_between(0, horizon) & told).fill_null(value=False))
@@ -237,7 +254,7 @@ def _check_steps(run: Path, rows: pl.DataFrame, groups: pl.Series, here: Ints, t
         (rows["place"].to_numpy() == here[block])
         & (rows["trajectory"].to_numpy() == trajectory)
         & (rows["step"].to_numpy() == step + 1)
-        & np.isfinite(rows["reply_logprob"].to_numpy())
+        & rows["reply_logprob"].is_finite().fill_null(value=True).to_numpy()
     )
     if not np.all(same):
         first = 0 if isinstance(same, bool) else int(np.argmin(same))

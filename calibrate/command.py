@@ -205,7 +205,11 @@ def read_sample(
     from calibrate.rollouts import read_rollouts
 
     assert run is not None
-    return read_rollouts(run, REWARD_TOLERANCE if reward_tolerance is None else reward_tolerance)
+    sample = read_rollouts(run, REWARD_TOLERANCE if reward_tolerance is None else reward_tolerance)
+    for name in needed:
+        if name not in sample.signals:
+            raise InputError(f"{run}: was imported without what {name} reads; give another signal")
+    return sample
 
 
 def check_options(

@@ -45,8 +45,8 @@ class Evidence(BaseModel):
 
     `taken` groups are those that precision counts: cut ones, or flagged ones under the paper's convention. `population`
     is the number of groups that could have been taken; `recall` is of the zero-variance groups among them,
-    `recall_of_all` of all. `saving` is a share of the sampled tokens, or of the step budget, as `saving_unit` says. A
-    number is null where the groups cannot give it.
+    `recall_of_all` of all. `saving` is a share of the sampled tokens, of the steps taken or of the step budget, as
+    `saving_unit` says. A number is null where the groups cannot give it.
     """
 
     model_config = _STRICT
@@ -64,7 +64,7 @@ class Evidence(BaseModel):
     precision_high: Share
     recall: Share | None
     recall_of_all: Share | None
-    saving_unit: Literal["tokens", "budget"]
+    saving_unit: Literal["tokens", "steps", "budget"]
     saving: Share
     saving_low: float | None
     saving_high: float | None
@@ -77,8 +77,6 @@ class Evidence(BaseModel):
     @classmethod
     def of(cls, counts: "Tally", sample: "Sample") -> "Evidence":
         """The tally of a sample, as gate.json holds it."""
-        unit = sample.cost.unit
-        assert unit != "steps"
         return cls(
             groups=counts.groups,
             tasks=counts.tasks,
@@ -91,7 +89,7 @@ class Evidence(BaseModel):
             **_bounds("precision", counts.precision),
             recall=_number(counts.recall.value),
             recall_of_all=_number(counts.recall_of_all.value),
-            saving_unit=unit,
+            saving_unit=sample.cost.unit,
             **_bounds("saving", counts.saving),
             **_bounds("net_saving", counts.net_saving),
             break_even_precision=_number(counts.break_even_precision),

@@ -10,8 +10,8 @@ from calibrate.outcomes import net_saving
 
 MIN_CUTS = 10
 
-# Scores nearer to each other than this count as equal: equal sums may differ by their rounding, and signals of rollouts
-# are held in single precision. The lattice of any ratio of counts up to a thousand is coarser.
+# Scores nearer to each other than this count as equal: equal sums may differ by their rounding, and a table of signals
+# may hold them in single precision. The lattice of any ratio of counts up to a thousand is coarser.
 TIE = 2e-7
 
 _UNDER_ALL = -1e9  # a threshold under every score there is

@@ -27,6 +27,7 @@ _NOT_KNOWN = "n/a"
 _STEPS_SHOWN = 10
 _SAVED = {
     "tokens": "tokens saved",
+    "steps": "steps saved",
     "budget": "tokens saved n/a (a table of signals does not say); of the step budget saved",
 }
 # Wide enough for every table: in a file or a pipe nothing is folded.
@@ -256,8 +257,9 @@ def table(*headers: str) -> Table:
 
 def _counted_headers(convention: Convention, sample: Sample) -> list[str]:
     recall = ["recall", "recall\nof all"] if convention is Convention.ELIGIBLE else ["recall"]
-    net = "net\nsaving" if sample.cost.unit == "tokens" else "net saving\n(budget)"
-    return ["flagged", "cut", "TP", "FP", "precision", *recall, "tokens\nsaved", net]
+    net = "net saving\n(budget)" if sample.cost.unit == "budget" else "net\nsaving"
+    saved = "steps\nsaved" if sample.cost.unit == "steps" else "tokens\nsaved"
+    return ["flagged", "cut", "TP", "FP", "precision", *recall, saved, net]
 
 
 def _counted(tally: Tally, convention: Convention, sample: Sample) -> list[str]:
@@ -269,7 +271,7 @@ def _counted(tally: Tally, convention: Convention, sample: Sample) -> list[str]:
         f"{tally.false_positives:g}",
         interval(tally.precision, 3),
         *(interval(recall, 2) for recall in recalls),
-        f"{100 * tally.saving.value:.1f}%" if sample.cost.unit == "tokens" else _NOT_KNOWN,
+        _NOT_KNOWN if sample.cost.unit == "budget" else f"{100 * tally.saving.value:.1f}%",
         f"{100 * tally.net_saving.value:.1f}%",
     ]
 

@@ -13,6 +13,11 @@ from calibrate.signals import BY_NAME
 from calibrate.tally import Tally
 
 _NONE = "-"
+_SAVED = {
+    "tokens": "steps and tokens saved: of those really spent.",
+    "steps": "steps saved: of those really taken; the net saving counts them, as the rollouts do not say their tokens.",
+    "budget": "steps and tokens saved: n/a from a table of signals; the net saving counts the step budget.",
+}
 
 
 def policies(rows: Sequence[Replayed], sample: Sample) -> Table:
@@ -32,15 +37,10 @@ def policies(rows: Sequence[Replayed], sample: Sample) -> Table:
 
 def notes(rows: Sequence[Replayed], sample: Sample) -> list[str]:
     """What the table of policies means, and why a row is n/a."""
-    saved = (
-        "steps and tokens saved: of those really spent. "
-        if sample.cost.unit == "tokens"
-        else "steps and tokens saved: n/a from a table of signals; the net saving counts the step budget. "
-    )
     return [
-        f"{saved}budget: the paper's count of steps. items dropped: trajectories that never reach the trainer, of "
-        f"{sample.size * (sample.group_size or 0) or 'an unknown number'}. net saving: fall in the cost of an "
-        "informative group. random: what to expect. Intervals 95 %, by task.",
+        f"{_SAVED[sample.cost.unit]} budget: the paper's count of steps. items dropped: trajectories that never reach "
+        f"the trainer, of {sample.size * (sample.group_size or 0) or 'an unknown number'}. net saving: fall in the "
+        "cost of an informative group. random: what to expect. Intervals 95 %, by task.",
         *(f"{row.policy}: n/a, {row.unknown}" for row in rows if row.unknown),
     ]
 

@@ -23,6 +23,15 @@ from collect.store import scan
 
 # How many groups are written at a time: what bounds the memory of a large run.
 _GROUPS_AT_ONCE = 4096
+_NO_TASK_TYPE = "unknown"  # of some groups of an imported run whose others have one
+# What an imported run may lack, as fields of Views.
+_WORDS = {
+    "observations": "observations",
+    "commands": "admissible commands",
+    "refused": "how replies were matched",
+    "logprobs": "log-probabilities",
+    "tokens": "numbers of tokens",
+}
 
 
 def read_rollouts(run: Path, reward_tolerance: float, keep: int | None = None) -> Sample:
@@ -30,6 +39,7 @@ def read_rollouts(run: Path, reward_tolerance: float, keep: int | None = None) -
     drawn by a hash of its id, as if the groups had been so small.
 
     Groups that a gate cut (their rewards are truncated) and groups with missing trajectories are left out, and noted.
+    So are signals that read what an imported run lacks; where it lacks the number of tokens, costs count steps.
 
     Raises:
         InputError: no run, a damaged one, nothing left to calibrate on, or groups that differ in size or horizon.
@@ -53,15 +63,17 @@ class _Draft:
     running: NDArray[np.bool_]
     tokens: NDArray[np.int64]
     tokens_after: NDArray[np.int32]
+    tokens_known: bool
     steps_after: NDArray[np.int32]
-    signals: dict[str, NDArray[np.float32]]
+    signals: dict[str, NDArray[np.float64]]
     notes: tuple[str, ...]
 
     @classmethod
     def of(cls, run: Path, groups: pl.DataFrame, size: int, keep: int, horizon: int, notes: tuple[str, ...]) -> Self:
         """Nothing but the rewards is known yet."""
         shape = (groups.height, horizon - 1)
-        # Column by column in memory, as fits read them; single precision, so that a million groups fit.
+        # Column by column in memory, as fits read them. In double precision, as a live gate computes: a threshold may
+        # lie on a value that the signal takes.
         return cls(
             groups=groups,
             members=_members(groups["group_id"], size, keep),
@@ -70,8 +82,9 @@ class _Draft:
             running=np.zeros(shape, np.bool_, order="F"),
             tokens=np.zeros(groups.height, np.int64),
             tokens_after=np.zeros(shape, np.int32, order="F"),
+            tokens_known=True,
             steps_after=np.zeros(shape, np.int32, order="F"),
-            signals={signal.name: np.zeros(shape, np.float32, order="F") for signal in REGISTRY},
+            signals={signal.name: np.zeros(shape, np.float64, order="F") for signal in REGISTRY},
             notes=notes,
         )
 
@@ -88,6 +101,14 @@ class _Draft:
             setattr(self, name, getattr(self, name)[there])
         self.signals = {name: values[there] for name, values in self.signals.items()}
 
+    def forget(self, lacking: frozenset[str]) -> None:
+        """Leave the signals out that read what the run is `lacking` (fields of `Views`), and note it."""
+        unknown = [signal.name for signal in REGISTRY if lacking & set(signal.reads)]
+        if unknown:
+            without = ", ".join(words for field, words in _WORDS.items() if field in lacking)
+            self.notes += (f"not known: {', '.join(unknown)} (this run was imported without {without})",)
+        self.signals = {name: values for name, values in self.signals.items() if name not in unknown}
+
 
 def _read(run: Path, reward_tolerance: float, keep: int | None) -> Sample:
     groups, notes = _whole_groups(run)
@@ -99,20 +120,22 @@ def _read(run: Path, reward_tolerance: float, keep: int | None) -> Sample:
     _read_views(run, draft, horizon)
     rewards = np.take_along_axis(draft.rewards, draft.members, axis=1)
     lengths = np.take_along_axis(draft.lengths, draft.members, axis=1)
+    steps = Cost("steps", draft.steps_after, lengths.sum(axis=1, dtype=np.int64))
+    types = draft.groups["task_type"]
     return Sample(
         group_size=keep or size,
         horizon=horizon,
         steps=np.arange(1, horizon),
         group_ids=draft.groups["group_id"],
         tasks=draft.groups["game_id"],
-        task_types=draft.groups["task_type"],
+        task_types=None if types.null_count() == len(types) else types.fill_null(_NO_TASK_TYPE),
         outcomes=outcomes(rewards, reward_tolerance),
         reward_variance=rewards.var(axis=1),
         signals=draft.signals,
         eligible=draft.running,
         eligible_exactly=True,
-        cost=Cost("tokens", draft.tokens_after, draft.tokens),
-        step_cost=Cost("steps", draft.steps_after, lengths.sum(axis=1, dtype=np.int64)),
+        cost=Cost("tokens", draft.tokens_after, draft.tokens) if draft.tokens_known else steps,
+        step_cost=steps,
         notes=draft.notes,
     )
 
@@ -123,14 +146,17 @@ def _read_deeds(run: Path, draft: _Draft, size: int, horizon: int) -> None:
     for here, whole, tokens_of_all in deeds(run, draft.groups["group_id"], size, horizon):
         there[here] = True
         draft.lengths[here] = whole.lengths
-        done, tokens, members = whole, tokens_of_all, draft.members[here]
+        done, members = whole, draft.members[here]
         if members.shape[1] < size:
-            done, tokens = whole.only(members), np.take_along_axis(tokens_of_all, members[:, :, None], axis=1)
+            done = whole.only(members)
         draft.running[here] = eligible(done.lengths, steps)
         draft.steps_after[here] = np.maximum(done.lengths[:, :, None] - steps, 0).sum(axis=1)
-        spent = tokens.sum(axis=1).cumsum(axis=1)
-        draft.tokens[here] = spent[:, -1]
-        draft.tokens_after[here] = spent[:, -1:] - spent[:, :-1]
+        if tokens_of_all is None:
+            draft.tokens_known = False
+        else:
+            spent = np.take_along_axis(tokens_of_all, members[:, :, None], axis=1).sum(axis=1).cumsum(axis=1)
+            draft.tokens[here] = spent[:, -1]
+            draft.tokens_after[here] = spent[:, -1:] - spent[:, :-1]
         for signal in REGISTRY:
             if signal.source == "deeds":
                 draft.signals[signal.name][here] = signal.sweep(done.until(horizon - 1))
@@ -139,15 +165,17 @@ def _read_deeds(run: Path, draft: _Draft, size: int, horizon: int) -> None:
 
 def _read_views(run: Path, draft: _Draft, horizon: int) -> None:
     """Fill in what the steps tell."""
-    there = np.zeros(draft.groups.height, np.bool_)
-    for here, whole in views(run, draft.groups["group_id"], draft.lengths, horizon):
+    there, lacking = np.zeros(draft.groups.height, np.bool_), frozenset[str]()
+    for here, whole, absent in views(run, draft.groups["group_id"], draft.lengths, horizon):
         there[here] = True
+        lacking |= absent
         members = draft.members[here]
         met = whole.only(members) if members.shape[1] < draft.lengths.shape[1] else whole
         for signal in REGISTRY:
             if signal.source == "views":
                 draft.signals[signal.name][here] = signal.sweep(met.until(horizon - 1))
     draft.keep(run, there, "steps")
+    draft.forget(lacking)
 
 
 def write_signals(path: Path, sample: Sample) -> None:
@@ -165,14 +193,13 @@ def write_signals(path: Path, sample: Sample) -> None:
 
 
 def _signal_rows(sample: Sample, part: slice) -> pa.Table:
-    assert sample.task_types is not None
     ids = sample.group_ids[part]
     groups, steps = len(ids), len(sample.steps)
     of_group = np.repeat(np.arange(groups), steps)
     columns = {
         "group_id": ids.to_numpy()[of_group],
         "game_id": sample.tasks[part].to_numpy()[of_group],
-        "task_type": sample.task_types[part].to_numpy()[of_group],
+        "task_type": None if sample.task_types is None else sample.task_types[part].to_numpy()[of_group],
         "group_size": np.full(groups * steps, sample.group_size),
         "horizon": np.full(groups * steps, sample.horizon),
         "step": np.tile(sample.steps, groups),
@@ -181,9 +208,9 @@ def _signal_rows(sample: Sample, part: slice) -> pa.Table:
         "reward_variance": sample.reward_variance[part][of_group],
         **{name: values[part].ravel() for name, values in sample.signals.items()},
     }
-    return pa.table([pa.array(columns[name]) for name in SIGNALS.arrow.names], names=SIGNALS.arrow.names).cast(
-        SIGNALS.arrow
-    )
+    unknown = pa.nulls(groups * steps)
+    arrays = [unknown if columns.get(name) is None else pa.array(columns[name]) for name in SIGNALS.arrow.names]
+    return pa.table(arrays, names=SIGNALS.arrow.names).cast(SIGNALS.arrow)
 
 
 def _whole_groups(run: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:

@@ -41,7 +41,7 @@ class _Rule(BaseModel):
         at = np.full(sample.size, -1)
         for step in reversed(self.steps):
             column = sample.column(step)
-            # In double precision, as thresholds are: numpy would else round them to that of the signals.
+            # In double precision, as thresholds are: numpy would else round them to that of a table's signals.
             values = {name: sample.signals[name][:, column].astype(np.float64) for name in self.signals}
             _, _, flagged = self.judge(values, step)
             at[flagged] = column
@@ -105,7 +105,7 @@ class Either(_OneSignal):
 
     def judge(self, values: Values, step: int) -> tuple[Any, float, Any]:
         """See `_Rule`."""
-        ended = values[TERMINATION_FRACTION.name] >= self.ended - 1e-6  # shares are held in single precision
+        ended = values[TERMINATION_FRACTION.name] >= self.ended - 1e-6  # a table may hold shares in single precision
         return values[self.signal], self.threshold, self._under(values[self.signal], self.threshold) | ended
 
     def __str__(self) -> str:

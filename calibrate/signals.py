@@ -198,6 +198,14 @@ BY_NAME: Mapping[str, Signal] = {signal.name: signal for signal in REGISTRY}
 PREFIX_EDIT_DISTANCE = REGISTRY[0]
 TERMINATION_FRACTION = BY_NAME["termination_fraction"]
 
+
+def _column(signal: Signal) -> Column:
+    meaning = f"{signal.meaning}; {signal.range}"
+    if signal.reads:
+        return Column(signal.name, pa.float64(), f"{meaning}; null where imported without what it reads", True)
+    return Column(signal.name, pa.float64(), meaning)
+
+
 SIGNALS = Table(
     "signals",
     "One row a group and step K = 1 to horizon - 1: what `sr calibrate` computed. One file, signals.parquet.",
@@ -205,7 +213,7 @@ SIGNALS = Table(
     (
         Column("group_id", TEXT, "the group"),
         Column("game_id", TEXT, "the game: the task, which several groups may share"),
-        Column("task_type", LABEL, "one of ALFWorld's six task types"),
+        Column("task_type", LABEL, "one of ALFWorld's six task types; null where imported without it", True),
         Column("group_size", pa.int32(), "G, the number of trajectories"),
         Column("horizon", pa.int32(), "the most steps a trajectory may take"),
         Column("step", pa.int32(), "K: the signals describe the first K steps"),
@@ -216,6 +224,6 @@ SIGNALS = Table(
             "mixed if the final rewards vary; else all_fail (all 0), all_succeed (all 1) or uniform (another reward)",
         ),
         Column("reward_variance", pa.float64(), "population variance of the G final rewards"),
-        *(Column(signal.name, pa.float32(), f"{signal.meaning}; {signal.range}") for signal in REGISTRY),
+        *(_column(signal) for signal in REGISTRY),
     ),
 )

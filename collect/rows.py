@@ -1,16 +1,35 @@
 """A group as rows of the tables of a run: checked, and its text made fit for UTF-8."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
 import pyarrow as pa
 
 from collect.errors import InputError
 from collect.schema import Table
-from collect.trajectory import Group, Trajectory
+from collect.trajectory import Group
 
 Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRows:
+    """The rows of one group: one of `groups`, those of `trajectories` and of `steps`."""
+
+    group: Row
+    trajectories: tuple[Row, ...]
+    steps: tuple[Row, ...]
+
+    @classmethod
+    def of(cls, group: Group) -> Self:
+        """Those of a group that was rolled out."""
+        return cls(group_row(group), tuple(trajectory_rows(group)), tuple(step_rows(group)))
+
+    @property
+    def id(self) -> str:
+        """The group's name in every table of the run."""
+        return str(self.group["group_id"])
 
 
 def as_arrow(table: Table, rows: Sequence[Row]) -> pa.Table:
@@ -70,7 +89,7 @@ def group_row(group: Group) -> Row:
 
 def trajectory_rows(group: Group) -> Iterator[Row]:
     """The rows of `trajectories`."""
-    symbols = _action_symbols(group)
+    symbols = action_symbols([trajectory.actions for trajectory in group.trajectories])
     for index, trajectory in enumerate(group.trajectories):
         yield {
             "group_id": group.id,
@@ -97,14 +116,14 @@ def step_rows(group: Group) -> Iterator[Row]:
             yield {"group_id": group.id, "trajectory": index, "step": number, **row}
 
 
-def _action_symbols(group: Group) -> list[str]:
+def action_symbols(actions: Sequence[Sequence[str]]) -> list[str]:
     """Each trajectory's actions as one character a distinct action of the group, in order of first appearance."""
     symbol_of: dict[str, str] = {}
 
-    def text(trajectory: Trajectory) -> str:
-        return "".join(symbol_of.setdefault(_utf8(a), _symbol(len(symbol_of))) for a in trajectory.actions)
+    def text(sequence: Sequence[str]) -> str:
+        return "".join(symbol_of.setdefault(_utf8(a), _symbol(len(symbol_of))) for a in sequence)
 
-    return [text(trajectory) for trajectory in group.trajectories]
+    return [text(sequence) for sequence in actions]
 
 
 def _symbol(index: int) -> str:

@@ -2,7 +2,8 @@
 
 Arrow types are fixed here and never inferred. A table's `key` names the columns that identify a row. Steps are counted
 from 1, trajectories of a group from 0. All seconds are wall-clock seconds; all log-probabilities are natural logarithms
-under the distribution that was really sampled from (temperature and top-p applied).
+under the distribution that was really sampled from (temperature and top-p applied). `sr import` writes the logs of
+other trainers in these columns; what such logs lack is null.
 """
 
 from dataclasses import dataclass
@@ -41,6 +42,11 @@ class Table:
         return pa.schema(fields, metadata={"selective_rollout_schema": str(SCHEMA_VERSION)})
 
 
+def _if_logged(name: str, kind: pa.DataType, comment: str) -> Column:
+    """A column that every rollout of this project fills, and that logs of other trainers may lack."""
+    return Column(name, kind, f"{comment}; null where imported without it", True)
+
+
 GROUPS = Table(
     "groups",
     "One row a group: the G rollouts of one visit to one game, all of which ended without an error.",
@@ -48,8 +54,8 @@ GROUPS = Table(
     (
         Column("group_id", TEXT, "`<game_id>#<visit>`; unique in a run"),
         Column("game_id", TEXT, "`<task>/<trial>`: the game's folder below its split"),
-        Column("split", LABEL, "train, valid_seen, valid_unseen, or given for a folder of no named split"),
-        Column("task_type", LABEL, "one of ALFWorld's six task types"),
+        _if_logged("split", LABEL, "train, valid_seen, valid_unseen, or given for a folder of no named split"),
+        _if_logged("task_type", LABEL, "one of ALFWorld's six task types"),
         Column(
             "visit",
             pa.int32(),
@@ -58,11 +64,11 @@ GROUPS = Table(
         ),
         Column("group_size", pa.int32(), "G, the number of trajectories, at least 2"),
         Column("horizon", pa.int32(), "the most steps a trajectory may take"),
-        Column("policy_version", pa.int32(), "iterations of training behind the policy; 0 when collecting"),
-        Column("seed", pa.int64(), "seed from which every request of the group derives its own"),
+        _if_logged("policy_version", pa.int32(), "iterations of training behind the policy; 0 when collecting"),
+        _if_logged("seed", pa.int64(), "seed from which every request of the group derives its own"),
         Column("rewards", pa.list_(pa.float64()), "final reward of each trajectory, in order; truncated where cut"),
-        Column("started", pa.timestamp("us", "UTC"), "when the first game instance was asked for"),
-        Column("seconds", pa.float64(), "from `started` to the end of the last trajectory"),
+        _if_logged("started", pa.timestamp("us", "UTC"), "when the first game instance was asked for"),
+        _if_logged("seconds", pa.float64(), "from `started` to the end of the last trajectory"),
         Column("gate_evaluated", pa.bool_(), "whether a gate decided on this group"),
         Column("gate_step", pa.int32(), "step K at which it decided; null when not evaluated", True),
         Column("gate_score", pa.float64(), "the signal's value there; null when not evaluated", True),
@@ -81,9 +87,9 @@ TRAJECTORIES = Table(
         Column("group_id", TEXT, "the group it belongs to"),
         Column("trajectory", pa.int32(), "index in the group, 0 to G - 1"),
         Column("reward", pa.float64(), "final reward; ALFWorld gives 1 for success, else 0; truncated where cut"),
-        Column("won", pa.bool_(), "whether the game was won"),
+        _if_logged("won", pa.bool_(), "whether the game was won"),
         Column("length", pa.int32(), "steps taken, 0 to the horizon"),
-        Column("ending", LABEL, "won, horizon, cut (by the gate) or context (the model's context was full)"),
+        _if_logged("ending", LABEL, "won, horizon, cut (by the gate) or context (the model's context was full)"),
         Column("actions", pa.list_(TEXT), "the commands sent to the game, one a step"),
         Column(
             "action_symbols",
@@ -91,11 +97,11 @@ TRAJECTORIES = Table(
             "the same actions, one character each (from U+4E00 on, by first appearance in the group): equal characters "
             "are equal actions within the group, so `levenshtein` of two strings is the actions' edit distance",
         ),
-        Column("reply_tokens", pa.list_(pa.int32()), "tokens the policy sampled in each step"),
-        Column("token_ids", pa.list_(pa.int32()), "every token of the conversation, exactly as the policy saw it"),
-        Column("policy_mask", pa.list_(pa.bool_()), "for each token id: did the policy sample it"),
-        Column("logprobs", pa.list_(pa.float32()), "sampling log-probability of each sampled token, in order"),
-        Column("final_observation", TEXT, "what the game answered to the last action"),
+        _if_logged("reply_tokens", pa.list_(pa.int32()), "tokens the policy sampled in each step"),
+        _if_logged("token_ids", pa.list_(pa.int32()), "every token of the conversation, exactly as the policy saw it"),
+        _if_logged("policy_mask", pa.list_(pa.bool_()), "for each token id: did the policy sample it"),
+        _if_logged("logprobs", pa.list_(pa.float32()), "sampling log-probability of each sampled token, in order"),
+        _if_logged("final_observation", TEXT, "what the game answered to the last action"),
     ),
 )
 
@@ -107,17 +113,19 @@ STEPS = Table(
         Column("group_id", TEXT, "the group it belongs to"),
         Column("trajectory", pa.int32(), "index of the trajectory in the group"),
         Column("step", pa.int32(), "1 for the first action, up to the trajectory's length"),
-        Column("observation", TEXT, "what the policy read when choosing this action"),
-        Column("admissible_commands", pa.list_(TEXT), "the commands that the game admitted then"),
-        Column("reply", TEXT, "what the policy said, without its end-of-turn token"),
+        _if_logged("observation", TEXT, "what the policy read when choosing this action"),
+        _if_logged("admissible_commands", pa.list_(TEXT), "the commands that the game admitted then"),
+        _if_logged("reply", TEXT, "what the policy said, without its end-of-turn token"),
         Column("action", TEXT, "the command sent to the game"),
-        Column("match", LABEL, "how the reply became an admissible command: exact, folded, fuzzy, or none"),
-        Column("reward", pa.float64(), "reward of this step"),
-        Column("prompt_tokens", pa.int32(), "length of the prompt, in tokens"),
-        Column("reply_tokens", pa.int32(), "tokens sampled"),
-        Column("reply_logprob", pa.float64(), "sum of the sampled tokens' log-probabilities"),
-        Column("engine_seconds", pa.float64(), "from asking the engine to its reply, waiting included"),
-        Column("environment_seconds", pa.float64(), "from sending the command to the game's answer, waiting included"),
+        _if_logged("match", LABEL, "how the reply became an admissible command: exact, folded, fuzzy, or none"),
+        _if_logged("reward", pa.float64(), "reward of this step"),
+        _if_logged("prompt_tokens", pa.int32(), "length of the prompt, in tokens"),
+        _if_logged("reply_tokens", pa.int32(), "tokens sampled"),
+        _if_logged("reply_logprob", pa.float64(), "sum of the sampled tokens' log-probabilities"),
+        _if_logged("engine_seconds", pa.float64(), "from asking the engine to its reply, waiting included"),
+        _if_logged(
+            "environment_seconds", pa.float64(), "from sending the command to the game's answer, waiting included"
+        ),
     ),
 )
 

@@ -30,7 +30,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from collect import schema
 from collect.errors import InputError, SelectiveRolloutError
 from collect.files import fsync, replacing
-from collect.rows import Row, as_arrow, check_group, group_row, step_rows, trajectory_rows
+from collect.rows import GroupRows, Row, as_arrow, check_group
 from collect.schema import ERRORS, GROUPS, STEPS, TABLES, TRAJECTORIES, Table
 from collect.trajectory import Group
 
@@ -120,7 +120,7 @@ class RunWriter:
         self._lock: IO[str] | None = lock
         self._flush_groups = flush_groups
         self._flush_seconds = flush_seconds
-        self._groups: list[Group] = []
+        self._groups: list[GroupRows] = []
         self._errors: list[Row] = []
         self._waiting_since = time.monotonic()
 
@@ -130,6 +130,10 @@ class RunWriter:
         Raises ValueError when the group contradicts itself or its id was added before.
         """
         check_group(group)
+        self.add_rows(GroupRows.of(group))
+
+    def add_rows(self, group: GroupRows) -> None:
+        """Take a group that was rolled out elsewhere, as rows; otherwise like `add`."""
         if group.id in self.committed or any(group.id == other.id for other in self._groups):
             raise ValueError(f"group {group.id} was added before")
         self._groups.append(group)
@@ -187,10 +191,10 @@ class RunWriter:
 
     def _commit_groups(self) -> None:
         part = _next_part(self.folder, GROUPS)
-        _write_part(self.folder, TRAJECTORIES, part, [row for g in self._groups for row in trajectory_rows(g)])
-        steps = [row for g in self._groups for row in step_rows(g)] if self.log_steps else []
+        _write_part(self.folder, TRAJECTORIES, part, [row for group in self._groups for row in group.trajectories])
+        steps = [row for group in self._groups for row in group.steps] if self.log_steps else []
         _write_part(self.folder, STEPS, part, steps)
-        _write_part(self.folder, GROUPS, part, [group_row(g) for g in self._groups])
+        _write_part(self.folder, GROUPS, part, [group.group for group in self._groups])
         self.committed.update(group.id for group in self._groups)
         self._groups = []
 

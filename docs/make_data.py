@@ -48,10 +48,19 @@ A column is never null unless it says when.
 _SQL = """\
 ## SQL
 
-`sr query RUN "SELECT …"` answers in DuckDB's SQL, over the views `groups`, `trajectories`, `steps`, `errors` and, once
-`sr calibrate` has run, `signals`. `latest` stands for the newest run in `runs/`. With `--also RUN` several runs are
-asked at once and every view has a first column `run`. Nothing that the SQL says can change a run or touch another file.
-`sr query RUN` alone lists the views and their columns. A table shows at most 200 rows; `--csv` and `--json` give all.
+`sr query RUN "SELECT …"` answers in DuckDB's SQL, over the views `groups`, `trajectories`, `steps`, `errors`, once
+`sr calibrate` has run `signals`, and of a training run `iterations` and `evaluations`. `latest` stands for the newest
+run in `runs/`. With `--also RUN` several runs are asked at once and every view has a first column `run`. Nothing that
+the SQL says can change a run or touch another file. A table shows at most 200 rows; `--csv`, `--json` and `--parquet
+FILE` give all (`--parquet -` to standard output). Of several columns with one name, JSON and Parquet call the second
+`name_1`.
+
+`sr query RUN` alone opens DuckDB's own shell on the views, where the program `duckdb` is installed (`pip install
+duckdb-cli`) and the output is a terminal; else it lists the views, their columns and the macros. `sr query RUN --save
+FILE.duckdb` copies all rows into a database that any DuckDB (1.3 or newer, for the macros) opens: it holds tables, not
+references, so it goes on working wherever it is moved and whatever becomes of the run.
+
+[queries.md](queries.md) asks twelve useful questions. Some more:
 
 How do groups end, by task type?
 
@@ -71,11 +80,11 @@ FROM steps WHERE match = 'none' GROUP BY action ORDER BY times DESC, action LIMI
 ```
 
 `prefix_distance(k)` is the mean prefix edit distance of every group at step k. It is plain SQL: `action_symbols` holds
-one character for each action, so that DuckDB's own `levenshtein` is the edit distance of two action sequences. Is it
-lower in groups that teach nothing?
+one character for each action, so that DuckDB's own `levenshtein` is the edit distance of two action sequences. It
+equals `prefix_edit_distance_mean` in `signals` to the last bit. Is it lower in groups that teach nothing?
 
 ```sql
-SELECT list_max(rewards) = list_min(rewards) AS zero_variance, count(*) AS n, avg(prefix_distance) AS mean_distance
+SELECT outcome(rewards) <> 'mixed' AS zero_variance, count(*) AS n, avg(prefix_distance) AS mean_distance
 FROM prefix_distance(5) JOIN groups USING (group_id) GROUP BY ALL ORDER BY ALL
 ```
 

@@ -1,7 +1,7 @@
 """SQL over the committed rows of one run or several: DuckDB views that can be read and nothing else.
 
 The views read the files through arrow, so DuckDB itself is denied all access to the file system: whatever the SQL says,
-it cannot change a run, nor read or write any other file.
+it cannot change a run, nor read or write any other file. What answers are written to files is written by this module.
 """
 
 import contextlib
@@ -10,47 +10,42 @@ import io
 import json
 import math
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import duckdb
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs
+import pyarrow.parquet as pq
 
 from calibrate.signals import SIGNALS
 from collect.errors import InputError
-from collect.schema import TABLES, TEXT, Column, Table
+from collect.files import replacing
+from collect.schema import TABLES, TEXT, TRAINING_TABLES, Column, Table
 from collect.store import check_part, committed_parts, read_run, run_names
+from reports.macros import create_macros
 
-VIEWS = (*TABLES, SIGNALS)
-PREFIX_DISTANCE = "FROM prefix_distance(k): the mean prefix edit distance of every group at step k, END padded."
 RUN_COLUMN = Column("run", TEXT, "the run's folder; only when several runs are asked")
+# The tables that are one file in the run, and the command that writes it.
+WRITTEN_BY: Mapping[str, str] = {SIGNALS.name: "calibrate", **dict.fromkeys((t.name for t in TRAINING_TABLES), "train")}
+VIEWS = (*TABLES, SIGNALS, *TRAINING_TABLES)
 
-_SIGNALS_FILE = "signals.parquet"
 _ROWS_SHOWN = 200
 _WIDTH_ELSEWHERE = 240  # of a table that does not go to a terminal
-
-# '$' stands for END, which fills up the prefix of a trajectory that ended before k: no action is written as it.
-_PREFIX_DISTANCE_SQL = """
-CREATE MACRO prefix_distance(k) AS TABLE
-SELECT {key}, avg(levenshtein(rpad(left(a.action_symbols, k), k, '$'), rpad(left(b.action_symbols, k), k, '$')) / k)
-    AS prefix_distance
-FROM trajectories a JOIN trajectories b USING ({key})
-WHERE a.trajectory < b.trajectory AND k >= 1
-GROUP BY {key}
-"""
 
 
 @dataclass(frozen=True)
 class Database:
-    """The views of some runs, as `open_runs` made them; `lacking` holds a run without signals, if there is one."""
+    """The views of some runs, as `open_runs` made them; `lacking` holds, for each view that is not there, a run that
+    has no such file yet.
+    """
 
     connection: duckdb.DuckDBPyConnection
-    lacking: Path | None
+    lacking: Mapping[str, Path]
 
     def run(self, sql: str) -> duckdb.DuckDBPyRelation:
         """Run SQL statements and return the last one's rows; InputError, in one line, when DuckDB refuses them."""
@@ -62,7 +57,7 @@ class Database:
 
     def columns(self, view: Table) -> list[tuple[str, str, str]]:
         """Name, type and comment of every column of a view; empty when the runs lack it."""
-        if view is SIGNALS and self.lacking is not None:
+        if view.name in self.lacking:
             return []
         comments = {column.name: column.comment for column in (RUN_COLUMN, *view.columns)}
         rows = self.run(f"SELECT column_name, lower(column_type) FROM (DESCRIBE {view.name})").fetchall()
@@ -81,18 +76,61 @@ class Database:
         rows = self.run(sql)
         yield _csv_line(rows.columns)
         with self._one_line():
-            yield from map(_csv_line, rows.select("CAST(COLUMNS(*) AS VARCHAR)").fetchall())
+            texts = rows.select("CAST(COLUMNS(*) AS VARCHAR)")
+        for batch in self._batches(texts):
+            yield from map(_csv_line, zip(*(column.to_pylist() for column in batch.columns), strict=True))
 
     def as_json(self, sql: str) -> Iterator[str]:
-        """The answer as lines of one JSON array of objects. What JSON has no word for (NaN, infinity) becomes null."""
-        rows = self.run(sql)
+        """The answer as lines of one JSON array of objects. What JSON has no word for (NaN, infinity) becomes null.
+
+        Of columns with one name the second is called `name_1`, and so on.
+        """
         separator = "["
-        with self._one_line():
-            for batch in rows.to_arrow_table().to_batches():
-                for row in batch.to_pylist():
-                    yield separator + json.dumps(_plain(row), default=str)
-                    separator = ","
+        for batch in self._batches(self.run(sql)):
+            for row in batch.to_pylist():
+                yield separator + json.dumps(_plain(row), default=str)
+                separator = ","
         yield "]" if separator == "," else "[]"
+
+    def as_parquet(self, sql: str, file: Path | IO[bytes]) -> None:
+        """Write the answer as Parquet, in DuckDB's types: to a path, whole or not at all, or to an open file.
+
+        Columns with one name are told apart as in `as_json`. Raises InputError when the path cannot be written to.
+        """
+        if isinstance(file, Path):
+            try:
+                with replacing(file) as temporary:
+                    self._write_parquet(sql, temporary)
+            except OSError as error:
+                raise InputError(
+                    f"--parquet {file}: cannot be written ({error.strerror}); give another file"
+                ) from error
+        else:
+            self._write_parquet(sql, file)
+
+    def _write_parquet(self, sql: str, file: Path | IO[bytes]) -> None:
+        batches = self._batches(self.run(sql))
+        first = next(batches)
+        with pq.ParquetWriter(file, first.schema, compression="zstd") as writer:
+            writer.write_batch(first)
+            for batch in batches:
+                writer.write_batch(batch)
+
+    def _batches(self, rows: duckdb.DuckDBPyRelation) -> Iterator[pa.RecordBatch]:
+        """The rows, each column under a name of its own; at least one batch, if an empty one."""
+        with self._one_line():
+            reader = pa.RecordBatchReader.from_stream(rows)
+        schema = pa.schema([f.with_name(n) for f, n in zip(reader.schema, _distinct(reader.schema.names), strict=True)])
+        some = False
+        while True:
+            with self._one_line():
+                batch = next(reader, None)
+            if batch is None:
+                break
+            some = True
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+        if not some:
+            yield pa.RecordBatch.from_pylist([], schema)
 
     @contextlib.contextmanager
     def _one_line(self) -> Iterator[None]:
@@ -100,33 +138,56 @@ class Database:
             yield
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             message = " ".join(str(error).split("\n\nLINE ")[0].split())
-            if self.lacking is not None and "Table with name signals does not exist" in message:
-                message = f"{self.lacking}: has no signals yet; compute them with: sr calibrate {self.lacking}"
+            for view, run in self.lacking.items():
+                if f"Table with name {view} does not exist" in message:
+                    message = f"{run}: {absent(view, run)}"
             raise InputError(printable(message)) from error
 
 
 def open_runs(folders: Sequence[Path]) -> Database:
-    """Open the runs read-only: views groups, trajectories, steps, errors, and signals where every run has them.
+    """Open the runs read-only: views groups, trajectories, steps, errors, and those of `WRITTEN_BY` where every run has
+    them, with the macros of `reports.macros`.
 
-    Several runs get a first column `run` in every view. `FROM prefix_distance(k)` is the mean prefix distance of every
-    group at step k, in plain SQL. Raises InputError when a folder is no run, or a file is damaged or foreign.
+    Several runs get a first column `run` in every view. Raises InputError when a folder is no run, or a file is damaged
+    or foreign.
     """
-    names = run_names(folders)
-    for folder in folders:
-        read_run(folder)
     connection = duckdb.connect()
-    for table in TABLES:
-        parts = [committed_parts(folder, table.name) for folder in folders]
-        connection.register(table.name, _dataset(table, parts, names))
-    lacking = next((folder for folder in folders if not (folder / _SIGNALS_FILE).exists()), None)
-    if lacking is None:
-        connection.register(SIGNALS.name, _dataset(SIGNALS, [[folder / _SIGNALS_FILE] for folder in folders], names))
-    connection.execute(_PREFIX_DISTANCE_SQL.format(key="run, group_id" if len(names) > 1 else "group_id"))
+    sources, lacking = read_sources(folders)
+    for table, source in sources:
+        connection.register(table.name, source)
+    create_macros(connection, several_runs=len(folders) > 1)
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET python_enable_replacements = false")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
     return Database(connection, lacking)
+
+
+def read_sources(folders: Sequence[Path]) -> tuple[list[tuple[Table, ds.Dataset]], dict[str, Path]]:
+    """The rows of every table that the runs have, and for each table that they lack a run without it."""
+    names = run_names(folders)
+    for folder in folders:
+        read_run(folder)
+    sources, lacking = [], {}
+    for table in VIEWS:
+        if table.name not in WRITTEN_BY:
+            parts = [committed_parts(folder, table.name) for folder in folders]
+        else:
+            files = [folder / f"{table.name}.parquet" for folder in folders]
+            without = [folder for folder, file in zip(folders, files, strict=True) if not file.exists()]
+            if without:
+                lacking[table.name] = without[0]
+                continue
+            parts = [[file] for file in files]
+        sources.append((table, _dataset(table, parts, names)))
+    return sources, lacking
+
+
+def absent(view: str, run: Path) -> str:
+    """Why a view is not there, and what would make it."""
+    command = WRITTEN_BY[view]
+    doing = f"compute them with: sr calibrate {run}" if command == "calibrate" else "sr train writes them"
+    return f"has no {view} yet; {doing}"
 
 
 def printable(text: str) -> str:
@@ -156,6 +217,16 @@ def _dataset(table: Table, parts_of_runs: Sequence[Sequence[Path]], names: Seque
 
 def _without_dictionary(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """The names, a second `x` as `x_1`: never one that another column has."""
+    taken: list[str] = []
+    for name in names:
+        candidates = (name, *(f"{name}_{number}" for number in range(1, len(names) + 1)))
+        others = {*taken, *(names if name in taken else ())}
+        taken.append(next(candidate for candidate in candidates if candidate not in others))
+    return taken
 
 
 def _csv_line(values: Sequence[Any]) -> str:

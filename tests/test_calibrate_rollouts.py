@@ -59,12 +59,12 @@ def test_every_number_of_the_sample_equals_what_the_groups_say(tmp_path: Path, s
         for column, step in enumerate(sample.steps.tolist()):
             padded = [[*t.actions[:step], *["END"] * (step - len(t.actions))] for t in trajectories]
             distances = [Levenshtein.distance(a, b) for a, b in combinations(padded, 2)]
-            assert sample.signals[D][row, column] == np.float32(sum(distances) / (len(distances) * step))
+            assert sample.signals[D][row, column] == sum(distances) / (len(distances) * step)
             assert sample.eligible[row, column] == any(len(t.steps) > step for t in trajectories)
             prefixes = [Prefix.of(t.steps) for t in trajectories]
             for signal in REGISTRY:
                 live = signal.at_step(prefixes, step)
-                assert sample.signals[signal.name][row, column] == pytest.approx(live, rel=1e-6, abs=1e-7)
+                assert sample.signals[signal.name][row, column] == pytest.approx(live, rel=1e-12, abs=1e-12)
             assert sample.step_cost is not None
             assert sample.step_cost.after[row, column] == sum(max(0, len(t.steps) - step) for t in trajectories)
             later = [s.reply_tokens for t in trajectories for s in t.steps[step:]]

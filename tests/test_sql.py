@@ -2,7 +2,10 @@ import csv
 import hashlib
 import io
 import json
+import os
+import pty
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,18 +14,29 @@ from itertools import combinations
 from pathlib import Path
 
 import duckdb
+import numpy as np
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rapidfuzz.distance import Levenshtein
+from scipy.stats import beta
 from synthetic import make_group
 
+from calibrate.convention import Convention
+from calibrate.edit_distance import prefix_edit_distance
+from calibrate.fit import apply
+from calibrate.outcomes import outcomes
 from calibrate.rollouts import read_rollouts, write_signals
+from calibrate.rules import Threshold
+from calibrate.signals import SIGNALS
 from collect.errors import InputError
 from collect.schema import TABLES
 from collect.store import open_run, scan
-from collect.trajectory import Group
+from collect.trajectory import Decision, Group
+from reports.databases import save
+from reports.macros import OUTCOME
 from reports.sql import open_runs
 
 
@@ -122,6 +136,63 @@ def test_the_macro_is_the_mean_prefix_distance(actions: list[list[str]], k: int)
     assert answer == (group.id, pytest.approx(expected, abs=1e-12))
 
 
+def test_the_macro_is_what_calibrate_computes_to_the_last_bit(run: Path) -> None:
+    symbols = scan(run, "trajectories").sort("group_id", "trajectory").collect()
+    codes = [[ord(c) - 0x4E00 + 1 for c in text.ljust(6, "\u4dff")] for text in symbols["action_symbols"]]
+    computed = prefix_edit_distance(np.array(codes, np.int32).reshape(5, 4, 6))
+    asked = open_runs([run]).run(
+        "SELECT k, prefix_distance FROM range(1, 7) t(k), prefix_distance(k) ORDER BY group_id, k"
+    )
+    assert asked.fetchall() == [(k, value) for row in computed.tolist() for k, value in enumerate(row, start=1)]
+
+
+@given(
+    rewards=st.lists(st.sampled_from([0.0, 1e-9, 0.5, 1.0, 1 - 1e-9, 0.3, -1.0]), min_size=2, max_size=5),
+    tolerance=st.sampled_from([1e-8, 0.2, 0.6]),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_outcome_of_rewards_is_what_calibrate_calls_it(rewards: list[float], tolerance: float) -> None:
+    with duckdb.connect() as connection:
+        connection.execute(OUTCOME.sql)
+        ((plain, loose),) = connection.execute(
+            "SELECT outcome($r::DOUBLE[]), outcome($r::DOUBLE[], tolerance := $t)", {"r": rewards, "t": tolerance}
+        ).fetchall()
+    assert plain == outcomes(np.array(rewards)[None])[0]
+    assert loose == outcomes(np.array(rewards)[None], tolerance)[0]
+
+
+@pytest.mark.parametrize("total", [0, 1, 7, 60, 3000])
+def test_the_interval_of_a_rate_is_clopper_and_pearsons(run: Path, total: int) -> None:
+    hits = sorted({0, total // 3, total // 2, total})
+    sql = f"SELECT lowest_rate(x, {total}), highest_rate(x, {total}) FROM (SELECT unnest({hits}) AS x)"
+    for x, bounds in zip(hits, open_runs([run]).run(sql).fetchall(), strict=True):
+        low = 0.0 if x == 0 else beta.ppf(0.025, x, total - x + 1)
+        high = 1.0 if x == total else beta.ppf(0.975, x + 1, total - x)
+        assert bounds == pytest.approx((low, high), abs=1e-9)
+
+
+def test_precision_at_a_threshold_counts_as_calibrate_does(tmp_path: Path) -> None:
+    rng = random.Random(4)
+    groups = [make_group(rng, 4, 6, number=i) for i in range(40)]
+    cut = Decision(2, 0.0, 0.1, flagged=True, enforced=True)
+    run = write(tmp_path / "run", *groups, make_group(rng, 4, 6, number=40, decision=cut))
+    database, sample = open_runs([run]), read_rollouts(run, 1e-8)
+    seen = 0
+    for k in (1, 3, 5):
+        for threshold in (0.5, 0.65, 2 / 3, 0.75, 0.9):
+            rule = Threshold(signal="prefix_edit_distance_mean", step=k, threshold=threshold)
+            expected = apply(sample, rule, Convention.ELIGIBLE)
+            (row,) = database.run(f"FROM precision_at({k}, {threshold!r})").to_arrow_table().to_pylist()
+            names = ("groups", "flagged", "cut", "true_positives", "false_positives")
+            assert [row[name] for name in names] == [getattr(expected, name) for name in names]
+            if row["cut"]:
+                seen += 1
+                interval = expected.precision  # no two groups share a task, so it is Clopper and Pearson's too
+                told = (row["precision"], row["lowest"], row["highest"], row["recall"])
+                assert told == pytest.approx((interval.value, interval.low, interval.high, expected.recall.value))
+    assert seen > 5
+
+
 @pytest.mark.parametrize("k", ["0", "-3", "NULL"])
 def test_the_macro_has_no_answer_where_there_is_no_prefix(run: Path, k: str) -> None:
     assert open_runs([run]).run(f"FROM prefix_distance({k})").fetchall() == []
@@ -213,6 +284,35 @@ def test_what_a_model_said_cannot_reach_the_terminal(tmp_path: Path) -> None:
     assert "".join(database.as_json(sql)).isascii()
 
 
+def test_json_and_parquet_tell_columns_of_one_name_apart(run: Path, tmp_path: Path) -> None:
+    database = open_runs([run])
+    sql = "SELECT 1 AS a, 2 AS a, 3 AS a_1, 4 AS a, 5 AS A"
+    expected = [{"a": 1, "a_2": 2, "a_1": 3, "a_3": 4, "A": 5}]
+    assert json.loads("".join(database.as_json(sql))) == expected
+    database.as_parquet(sql, tmp_path / "x.parquet")
+    assert pq.read_table(tmp_path / "x.parquet").to_pylist() == expected
+    assert next(database.as_csv(sql)) == "a,a,a_1,a,A"
+
+
+def test_parquet_holds_every_row_in_its_type(run: Path, tmp_path: Path) -> None:
+    database = open_runs([run])
+    database.as_parquet("FROM steps", tmp_path / "steps.parquet")
+    assert pl.read_parquet(tmp_path / "steps.parquet").rows() == scan(run, "steps").collect().rows()
+    database.as_parquet("FROM groups WHERE false", tmp_path / "none.parquet")
+    assert pl.read_parquet(tmp_path / "none.parquet").schema["rewards"] == pl.List(pl.Float64)
+    database.as_parquet("FROM range(200000)", tmp_path / "many.parquet")
+    assert pl.read_parquet(tmp_path / "many.parquet")["range"].sum() == 199_999 * 100_000
+
+
+def test_parquet_is_written_whole_or_not_at_all(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "x.parquet").write_text("as it was")
+    sql = "SELECT CASE WHEN range = 199999 THEN error('too far') ELSE range END FROM range(200000)"
+    with pytest.raises(InputError, match="too far"):
+        open_runs([run]).as_parquet(sql, tmp_path / "out" / "x.parquet")
+    assert [path.read_text() for path in (tmp_path / "out").iterdir()] == ["as it was"]
+
+
 def test_csv_and_json_hold_every_row_and_value(run: Path) -> None:
     database = open_runs([run])
     sql = "SELECT group_id, rewards, started, gate_step, 'NaN'::DOUBLE AS score FROM groups"
@@ -252,8 +352,56 @@ def test_the_command_lists_views_with_their_comments(run: Path) -> None:
         for column in table.columns:
             assert column.name in listed.stdout
     assert "sampling log-probability of each sampled token" in listed.stdout
-    assert f"absent: compute it with sr calibrate {run}" in " ".join(listed.stdout.split())
-    assert "prefix_distance(k)" in listed.stdout
+    assert f"has no signals yet; compute them with: sr calibrate {run}" in " ".join(listed.stdout.split())
+    assert "FROM prefix_distance(k)" in listed.stdout
+    assert "FROM precision_at(k, threshold)" in listed.stdout
+    assert "\noutcome(rewards)" in listed.stdout
+
+
+def test_parquet_goes_to_a_file_or_to_standard_output(run: Path, tmp_path: Path) -> None:
+    sql = "SELECT group_id, rewards FROM groups"
+    command = [sys.executable, "-c", "from sr import main; main()", "query", str(run), sql, "--parquet"]
+    piped = subprocess.run([*command, "-"], capture_output=True, check=True)
+    (tmp_path / "piped.parquet").write_bytes(piped.stdout)
+    subprocess.run([*command, tmp_path / "file.parquet"], check=True)
+    expected = scan(run, "groups").select("group_id", "rewards").collect().rows()
+    for name in ("piped", "file"):
+        assert pl.read_parquet(tmp_path / f"{name}.parquet").rows() == expected
+
+
+@pytest.mark.parametrize("form", ["--csv", "--json"])
+def test_a_reader_that_has_seen_enough_ends_it_without_a_word(run: Path, form: str) -> None:
+    command = [sys.executable, "-c", "from sr import main; main()", "query", str(run), "FROM range(300000)", form]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as asking:
+        assert asking.stdout is not None
+        assert asking.stderr is not None
+        assert asking.stdout.readline()
+        asking.stdout.close()
+        assert asking.stderr.read() == b""
+        assert asking.wait() == 141
+
+
+@pytest.mark.skipif(shutil.which("duckdb") is None, reason="DuckDB's shell is not installed (pip install duckdb-cli)")
+def test_alone_on_a_terminal_it_opens_duckdbs_shell_which_cannot_change_the_views(run: Path) -> None:
+    before = contents(run)
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execv(sys.executable, [sys.executable, "-c", "from sr import main; main()", "query", str(run)])
+    said, asked = b"", [b"DROP VIEW groups;\n", b"SELECT 1000 + count(*) AS many FROM groups;\n", b".exit\n"]
+    while True:
+        try:
+            new = os.read(terminal, 65_536)
+        except OSError:  # the other end is closed
+            break
+        said += new
+        if b"\x1b[c" in new:  # the shell asks what terminal this is, and waits for the answer
+            os.write(terminal, b"\x1b]11;rgb:0000/0000/0000\x07\x1b[?1;2c")
+        elif asked and b" D " in new:
+            os.write(terminal, asked.pop(0))
+    os.waitpid(child, 0)
+    assert b"read-only mode" in said
+    assert b"1005" in said
+    assert contents(run) == before
 
 
 def test_latest_is_the_newest_run_in_runs(tmp_path: Path) -> None:
@@ -273,6 +421,11 @@ def test_latest_is_the_newest_run_in_runs(tmp_path: Path) -> None:
         (["  "], "error: the SQL is empty"),
         (["FROM signals"], "error: {run}: has no signals yet; compute them with: sr calibrate {run}"),
         (["SELECT 1", "--csv", "--json"], "error: --csv and --json exclude each other"),
+        (["SELECT 1", "--json", "--parquet", "x"], "error: --json and --parquet exclude each other"),
+        (["--csv"], "error: --csv: there is nothing to answer"),
+        (["SELECT 1", "--save", "x"], "error: --save: copies whole runs"),
+        (["SELECT 1", "--parquet", "nowhere/x"], "error: --parquet nowhere/x: cannot be written"),
+        (["--save", "nowhere/x"], "error: --save nowhere/x: cannot be written"),
         (["SELECT 1", "--also", "nowhere"], "error: nowhere: no such folder"),
     ],
 )
@@ -294,6 +447,55 @@ def test_the_files_answer_to_plain_duckdb_and_polars(run: Path) -> None:
     trajectories = pl.read_parquet(run / "trajectories" / "*.parquet")
     actions = trajectories.group_by("group_id").agg("actions")["actions"].to_list()
     assert farthest == max(Levenshtein.distance(a, b) for group in actions for a, b in combinations(group, 2))
+
+
+# Databases on disk
+
+
+def test_a_saved_database_stands_on_its_own(run: Path, tmp_path: Path) -> None:
+    write_signals(run / "signals.parquet", read_rollouts(run, 1e-8))
+    expected = {t.name: open_runs([run]).run(f"FROM {t.name}").fetchall() for t in (*TABLES, SIGNALS)}
+    distances = open_runs([run]).run("FROM prefix_distance(3) ORDER BY ALL").fetchall()
+    before = contents(run)
+    assert sr("query", run, "--save", tmp_path / "run.duckdb").stdout == f"wrote {tmp_path / 'run.duckdb'}\n"
+    assert contents(run) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "run.duckdb"]
+
+    shutil.rmtree(run)
+    moved = (tmp_path / "run.duckdb").rename(tmp_path / "elsewhere.duckdb")
+    with duckdb.connect(moved, read_only=True) as saved:
+        saved.execute("SET TimeZone = 'UTC'")
+        assert {name: saved.execute(f"FROM {name}").fetchall() for name in expected} == expected
+        assert saved.execute("FROM prefix_distance(3) ORDER BY ALL").fetchall() == distances
+        assert len(saved.execute("FROM precision_at(3, 0.9)").fetchall()) == 1
+        comments = dict(
+            saved.execute("SELECT column_name, comment FROM duckdb_columns() WHERE comment IS NOT NULL").fetchall()
+        )
+        assert comments["horizon"] == "the most steps a trajectory may take"
+
+
+def test_several_runs_are_saved_together(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    runs = [write(tmp_path / name, make_group(rng, number=1)) for name in ("one", "two")]
+    save(runs, tmp_path / "both.duckdb")
+    with duckdb.connect(tmp_path / "both.duckdb", read_only=True) as saved:
+        assert saved.execute("SELECT DISTINCT run FROM steps ORDER BY run").fetchall() == [("one",), ("two",)]
+        assert len(saved.execute("FROM prefix_distance(2)").fetchall()) == 2
+
+
+def test_a_database_is_never_saved_over_a_file_nor_by_halves(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.duckdb").write_text("as it was")
+    with pytest.raises(InputError, match="exists; remove it"):
+        save([run], tmp_path / "mine.duckdb")
+    part = run / "steps" / "part-000002.parquet"
+    content = bytearray(part.read_bytes())
+    content[100:2000] = bytes(1900)
+    part.write_bytes(content)
+    with pytest.raises(InputError) as refusal:
+        save([run], tmp_path / "new.duckdb")
+    assert "\n" not in str(refusal.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.duckdb", "run"]
+    assert (tmp_path / "mine.duckdb").read_text() == "as it was"
 
 
 def test_reports_import_with_the_core_install_only() -> None:

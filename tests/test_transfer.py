@@ -49,7 +49,7 @@ def test_every_group_is_that_of_some_of_its_trajectories(run: Path, groups: list
         matching = [
             c
             for c in candidates
-            if np.float32(distance([t.actions for t in c], 4)) == sample.signals[D][row, 3]
+            if distance([t.actions for t in c], 4) == sample.signals[D][row, 3]
             and sum(len(t.logprobs) for t in c) == sample.cost.total[row]
             and (len({t.reward for t in c}) == 1) == sample.zero_variance[row]
             and any(len(t.steps) > 4 for t in c) == sample.eligible[row, 3]

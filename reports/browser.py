@@ -28,6 +28,8 @@ MOST_BYTES = 11 * 2**20  # of the groups in a page, which then stays under 15 MB
 
 _GROUP_COLUMNS = ("group_id", "game_id", "task_type", "group_size", "horizon", "policy_version", "rewards")
 _DECISION_COLUMNS = ("gate_step", "gate_score", "gate_threshold", "gate_flagged", "gate_enforced", "gate_audited")
+_TRAJECTORY_COLUMNS = ("trajectory", "reward", "won", "ending", "actions", "final_observation")
+_STEP_COLUMNS = ("trajectory", "step", "observation", "reply", "match")
 _MATCHES = ("exact", "folded", "fuzzy", "none")
 
 
@@ -95,7 +97,7 @@ def _lines(run: Path, groups: pl.DataFrame, signal: str) -> tuple[dict[str, Any]
             if chosen.source == "deeds":
                 values[here] = chosen.sweep(done.until(horizon - 1))
         if chosen.source == "views":
-            for here, met in views(run, ids, lengths, horizon):
+            for here, met, *_ in views(run, ids, lengths, horizon):
                 values[here] = chosen.sweep(met.until(horizon - 1))
         for place, group in enumerate(ids):
             last = max(1, min(horizon - 1, int(lengths[place].max())))
@@ -133,7 +135,7 @@ def _entry(
     return {
         "id": visible(row["group_id"], 300),
         "task": visible(row["task_type"] or "", 100),
-        "iteration": row["policy_version"],
+        "iteration": row["policy_version"] or 0,
         "outcome": outcome,
         "rewards": [round(reward, 4) for reward in row["rewards"]],
         "horizon": row["horizon"],
@@ -181,8 +183,8 @@ def _packed(run: Path, chosen: set[str]) -> Iterator[tuple[str, str]]:
     wanted = pa.array(sorted(chosen))
     both = (committed_parts(run, "trajectories"), committed_parts(run, "steps"))
     for trajectories, steps in zip(*both, strict=True):
-        whole = _by_group(trajectories, ("trajectory", "reward", "won", "ending", "final_observation"), wanted)
-        taken = _by_group(steps, ("trajectory", "step", "observation", "reply", "action", "match"), wanted)
+        whole = _by_group(trajectories, _TRAJECTORY_COLUMNS, wanted)
+        taken = _by_group(steps, _STEP_COLUMNS, wanted)
         for group, rows in whole.items():
             yield group, _pack(_detail(rows, taken.get(group, [])))
 
@@ -204,10 +206,16 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
     """The values; of text, bytes that are no UTF-8 become U+FFFD."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    if not pa.types.is_string(column.type):
-        return list(column.to_pylist())
-    raw = column.cast(pa.binary()).to_pylist()
-    return [None if value is None else value.decode("utf-8", "replace") for value in raw]
+    if pa.types.is_string(column.type):
+        return [_text(value) for value in column.cast(pa.binary()).to_pylist()]
+    if pa.types.is_list(column.type) and pa.types.is_string(column.type.value_type):
+        lists = column.cast(pa.list_(pa.binary())).to_pylist()
+        return [None if values is None else [_text(value) for value in values] for values in lists]
+    return list(column.to_pylist())
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "replace")
 
 
 def _detail(trajectories: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -217,16 +225,19 @@ def _detail(trajectories: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[s
     def number(text: str | None) -> int:
         return -1 if text is None else texts.setdefault(visible(text), len(texts))
 
+    told: dict[tuple[int, int], Mapping[str, Any]] = {(step["trajectory"], step["step"]): step for step in steps}
+    nothing = dict.fromkeys(("observation", "reply", "match"))
     rows = []
     for whole in sorted(trajectories, key=lambda row: row["trajectory"]):
-        own = sorted((s for s in steps if s["trajectory"] == whole["trajectory"]), key=lambda row: row["step"])
+        # A run may have been logged without its steps; the actions are in its trajectories.
+        own = [told.get((whole["trajectory"], k), nothing) for k in range(1, len(whole["actions"]) + 1)]
         rows.append(
             {
                 "reward": whole["reward"],
-                "won": whole["won"],
+                "won": whole["reward"] > 0 if whole["won"] is None else whole["won"],
                 "ending": whole["ending"],
                 "final": number(whole["final_observation"]),
-                "actions": [number(step["action"]) for step in own],
+                "actions": [number(action) for action in whole["actions"]],
                 "seen": [number(step["observation"]) for step in own],
                 "said": [number(step["reply"]) for step in own],
                 "match": [_MATCHES.index(step["match"]) if step["match"] in _MATCHES else -1 for step in own],

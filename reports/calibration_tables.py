@@ -37,7 +37,8 @@ def composition(sample: Sample) -> Sheet:
     """How groups end, by task type and in all."""
     parts: list[tuple[str, Bools]] = [(ALL, np.ones(sample.size, np.bool_))]
     if sample.task_types is not None:
-        parts += [(name, (sample.task_types == name).to_numpy()) for name in sample.task_types.unique().sort()]
+        types = sample.task_types.fill_null("")
+        parts += [(name, (types == name).to_numpy()) for name in types.unique().sort() if name]
     rows = []
     for name, here in parts:
         rate = share(sample.zero_variance[here], np.ones(int(here.sum())), sample.task[here])
@@ -187,8 +188,12 @@ def trade_off(sample: Sample, focus: Focus) -> Sheet:
 
 def _landmarks(sample: Sample, focus: Focus) -> list[tuple[str, Tally]]:
     assert focus.rule is not None
-    names = {"random at the same rate": "random", f"oracle at K = {focus.rule.steps[0]}": "oracle", "gate": "gate"}
-    found = {row.policy: row.tally for row in replay(sample, {"gate": focus.rule})}
+    names = {
+        "random at the same rate": "random",
+        f"oracle at K = {focus.rule.steps[0]}": "oracle",
+        focus.label: "gate",
+    }
+    found = {row.policy: row.tally for row in replay(sample, {focus.label: focus.rule})}
     return [(name, counts) for told, name in names.items() if (counts := found[told]) is not None]
 
 
@@ -229,10 +234,10 @@ def _judged(one: Judged) -> list[Row]:
 def policies(sample: Sample, focus: Focus) -> Sheet:
     """What each policy of cutting would have done."""
     assert focus.rule is not None
-    rows = [_policy(one) for one in replay(sample, {"gate": focus.rule})]
+    rows = [_policy(one) for one in replay(sample, {focus.label: focus.rule})]
     note = (
-        "One row a policy (an arm) on the same groups: what it would have cut, saved and lost. gate: "
-        f"{focus.rule}, {focus.origin}. items_dropped: trajectories that never reach the trainer. net_saving: fall in "
+        "One row a policy (an arm) on the same groups: what it would have cut, saved and lost. "
+        f"{focus.label}: {focus.rule}. items_dropped: trajectories that never reach the trainer. net_saving: fall in "
         "the cost of an informative group [95 %, by task]."
     )
     return sheet("policies", "What each policy would have done", note, rows)

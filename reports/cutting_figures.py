@@ -177,7 +177,7 @@ def _landmark_layers(marks: "pl.DataFrame", focus: Focus) -> list[Any]:
     import polars as pl
 
     names = {
-        "gate": f"{'gate' if focus.gate else 'rule shown'}, K = {focus.step}",
+        "gate": f"{focus.label}, K = {focus.step}",
         "random": "random cuts, same rate",
         "oracle": f"oracle, K = {focus.step}",
     }
@@ -283,7 +283,7 @@ def policies(data: Sheet, unit: str) -> Figure:
         "What each policy of cutting would have done",
         f"n = {largest(rows['groups']):g} groups",
         "Net saving: the fall in the cost of an informative group, against rolling everything out. The oracle cuts "
-        "exactly the zero-variance groups at the step of the gate; the post-filter drops them after the rollout and "
+        "exactly the zero-variance groups at the step of the rule; the post-filter drops them after the rollout and "
         "saves nothing.",
         chart,
         data,

@@ -85,8 +85,8 @@ def draw(figure: Figure) -> Drawn:
     with alt.data_transformers.enable("default", max_rows=None):
         bare = _styled(figure.chart).to_dict()
     titled = bare | {"title": {"text": figure.title, "subtitle": figure.subtitle}}
-    inline = vl_convert.vegalite_to_svg(bare)
-    return Drawn(vl_convert.vegalite_to_svg(titled), _inline(inline, figure.name))
+    inline, whole = (_renumbered(vl_convert.vegalite_to_svg(chart)) for chart in (bare, titled))
+    return Drawn(whole, _inline(inline, figure.name))
 
 
 def write(drawn: Drawn, folder: Path, name: str) -> None:
@@ -134,6 +134,13 @@ def _styled(chart: Any) -> Any:
             offset=10,
         )
     )
+
+
+def _renumbered(svg: str) -> str:
+    """The drawing with its ids counted from 1: Vega goes on counting from one drawing to the next."""
+    for number, name in enumerate(dict.fromkeys(re.findall(r'\bid="([^"]+)"', svg)), start=1):
+        svg = re.sub(rf'(\bid="|url\(#){re.escape(name)}(?=["\)])', rf"\g<1>part{number}", svg)
+    return svg
 
 
 def _inline(svg: str, name: str) -> str:

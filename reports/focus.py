@@ -37,6 +37,11 @@ class Focus:
     eligible: int
     all_eligible: bool
 
+    @property
+    def label(self) -> str:
+        """What the rule is called beside other policies."""
+        return "rule shown" if self.gate is None else "gate"
+
 
 def find_gate(run: Path) -> Gate | None:
     """The gate.json of a run, if there is one."""

@@ -6,6 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from calibrate.gate import Gate
 from calibrate.outcomes import REWARD_TOLERANCE
 from calibrate.signals import PREFIX_EDIT_DISTANCE
 from collect.errors import InputError
@@ -19,6 +20,7 @@ from reports.focus import Focus, find_gate, focus
 from reports.page import Section, build, slug
 from reports.tables import Sheet, write_csv
 from reports.training_log import in_order, is_released, is_training, read_released, read_training
+from reports.visible import visible
 
 PAGE = "report.html"
 
@@ -113,7 +115,7 @@ def _parts(given: Sequence[Path]) -> tuple[list[Part], list[Mapping[str, Any]]]:
     several = len(rolled_out) + len(signals) > 1
     for run in runs:
         if run in trained:
-            shelves.append(_shelf(shelve(run, names[run], PREFIX_EDIT_DISTANCE.name, None, 1 / len(runs)), None))
+            shelves.append(_of_training(run, names[run], 1 / len(runs)))
         else:
             part, shelf = _rollouts(run, names[run], 1 / len(runs), several)
             parts.append(part)
@@ -140,7 +142,15 @@ def _rollouts(run: Path, name: str, share: float, several: bool) -> tuple[Part, 
     at = focus(sample, find_gate(run))
     part = _part(sample, at, name, [_made(info)], several)
     replayed = None if at.rule is None else Replayed(at.rule, sample)
-    return part, _shelf(shelve(run, name, at.signal, replayed, share), at)
+    shelf = shelve(run, name, at.signal, replayed, share)
+    return part, _shelf(shelf, at.gate, thresholds(at.rule))
+
+
+def _of_training(run: Path, name: str, share: float) -> Mapping[str, Any]:
+    gate = find_gate(run)
+    one_signal = gate is not None and gate.rule.kind != "learned"
+    signal = gate.rule.signals[0] if gate is not None and one_signal else PREFIX_EDIT_DISTANCE.name
+    return _shelf(shelve(run, name, signal, None, share), gate, {})
 
 
 def _table_of_signals(path: Path, several: bool) -> Part:
@@ -174,12 +184,16 @@ def _made(info: RunInfo) -> str:
     return f"Made by sr {info.command}, {info.created:%Y-%m-%d %H:%M} UTC: {', '.join(known)}."
 
 
-def _shelf(shelf: Shelf, at: Focus | None) -> Mapping[str, Any]:
+def _shelf(shelf: Shelf, gate: Gate | None, replayed: Mapping[int, float]) -> Mapping[str, Any]:
+    """What the page's script reads: `thresholds` of the rule that is replayed, and whether those that were `recorded`
+    are thresholds on the signal that is drawn.
+    """
     return {
-        "run": shelf.run,
+        "run": visible(shelf.run, 200),
         "signal": shelf.signal,
-        "thresholds": {} if at is None else thresholds(at.rule),
-        "rule": "rule" if at is not None and at.gate is None else "gate",
+        "thresholds": replayed,
+        "recorded": gate is not None and bool(thresholds(gate.rule)),
+        "rule": "rule" if gate is None else "gate",
         "of": shelf.of,
         "groups": shelf.groups,
     }

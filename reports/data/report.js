@@ -46,7 +46,7 @@
   const MATCHES = ["matched exactly", "matched after folding case and spaces", "matched as the nearest command", "not admitted by the game"];
   const ENDINGS = { won: "won", horizon: "horizon", cut: "cut", context: "context full" };
   for (const shelf of shelves) { // one scale for all groups, so that their lines can be compared
-    const all = shelf.groups.flatMap((group) => group.signal ?? []).concat(Object.values(shelf.thresholds)).filter((value) => value !== null);
+    const all = shelf.groups.flatMap((group) => group.signal ?? []).concat(Object.values(shelf.thresholds), shelf.groups.map((group) => (shelf.recorded ? group.gate?.threshold : null) ?? null)).filter((value) => value !== null);
     const low = Math.min(0, ...all.slice(0, 1)), step = 10 ** Math.floor(Math.log10(all.reduce((a, b) => Math.max(a, Math.abs(b)), 1e-9)));
     shelf.range = [all.reduce((a, b) => Math.min(a, b), low), Math.ceil(all.reduce((a, b) => Math.max(a, b), -Infinity) / step) * step || step];
   }
@@ -108,6 +108,7 @@
     node.dataset.place = place;
     about.append(dots(group), make("span", "", OUTCOMES[group.outcome]));
     if (group.verdict !== "none") about.append(make("span", `tag ${group.verdict}`, VERDICTS[group.verdict]));
+    if (shelves.length > 1) about.append(make("span", "", group.shelf.run));
     if (group.iteration) about.append(make("span", "", `v${group.iteration}`));
     node.append(make("div", "name", group.id), about);
     node.title = group.id;
@@ -187,9 +188,13 @@
   };
 
   // The signal by K, with the thresholds of the rule.
+  const drawn = ({ gate, shelf }) => {
+    if (!gate || gate.made === "replayed") return Object.entries(shelf.thresholds);
+    return shelf.recorded && gate.threshold !== null ? [[gate.step, gate.threshold]] : [];
+  };
   const line = (group) => {
     const width = 720, height = 150, left = 48, right = 12, top = 16, bottom = 30, steps = group.horizon - 1;
-    const values = group.signal, thresholds = Object.entries(group.shelf.thresholds);
+    const values = group.signal, thresholds = drawn(group);
     const [low, high] = group.shelf.range;
     const x = (k) => left + ((k - 1) / Math.max(1, steps - 1)) * (width - left - right);
     const y = (value) => top + ((high - value) / (high - low)) * (height - top - bottom);

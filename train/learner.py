@@ -2,11 +2,11 @@
 
 import gc
 import json
+import os
 import resource
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -149,6 +149,7 @@ class Learner:
         adapter = {name: weight for name, weight in self._model.named_parameters() if weight.requires_grad}
         self._optimizer = Optimizer(adapter, settings.learning_rate, settings.max_gradient_norm)
         self._awake = True
+        self._thread = ThreadPoolExecutor(1, "learner", _prepare)
 
     @property
     def number(self) -> int:
@@ -168,7 +169,7 @@ class Learner:
         """
         content = [[e.group, e.token_ids, e.policy_mask, e.logprobs, e.advantage] for e in examples]
         self._peers.tell(["update", content])
-        return self._update(examples)
+        return self._thread.submit(self._update, examples).result()
 
     def save_adapter(self, folder: Path) -> None:
         """Write the adapter as PEFT does, in the learner's precision, whole or not at all; replaces a folder there."""
@@ -223,13 +224,15 @@ class Learner:
         if not self._awake:
             self._move(self._layout.device)
             self._awake = True
+        self._thread = ThreadPoolExecutor(1, "learner", _prepare)
 
     def follow(self) -> None:
         """Under torchrun, what every process but the first does: its share of each update, until the first closes."""
         while True:
             order, content = self._peers.hear()
             if order == "update":
-                self._update([Example(g, tuple(ids), tuple(mask), tuple(q), a) for g, ids, mask, q, a in content])
+                batch = [Example(g, tuple(ids), tuple(mask), tuple(q), a) for g, ids, mask, q, a in content]
+                self._thread.submit(self._update, batch).result()
             elif order == "load":
                 state = self._optimizer.blank(content)
                 self._peers.spread(list(state.values()))
@@ -242,6 +245,7 @@ class Learner:
         if self.leads:
             self._peers.tell(["close", None])
         self._peers.part()
+        self._thread.shutdown()
         del self._model, self._optimizer
         gc.collect()  # they refer to each other
         self._empty_cache()
@@ -258,11 +262,11 @@ class Learner:
         sampled = sum(len(example.logprobs) for example in examples)
         z = denominator(settings.normalisation, len(examples), sampled, settings.constant)
         mine = [teaching[index] for index in shares(lengths, peers.count)[peers.rank]]
-        with self._computing():
-            tally = self._learn(mine, z)
-            peers.add(self._optimizer.gradients)
-            peers.add([tally])
-            norm = self._optimizer.step() if teaching else 0.0
+        self._count_memory()
+        tally = self._learn(mine, z)
+        peers.add(self._optimizer.gradients)
+        peers.add([tally])
+        norm = self._optimizer.step() if teaching else 0.0
         loss, difference, weight, truncated, trained = tally.tolist()
         skipped = None
         if not teaching:
@@ -319,24 +323,11 @@ class Learner:
         ).last_hidden_state[0]
         return log_probabilities(hidden[pack.before], head_of(self._model), pack.targets, self._settings.temperature)
 
-    @contextmanager
-    def _computing(self) -> Iterator[None]:
-        """On a GPU, count memory from here; on a CPU, take for zero the tiny numbers that it is slow at.
-
-        A policy that grows sure makes many of them. The setting is the thread's, and put back for what else runs in it.
-        """
+    def _count_memory(self) -> None:
         import torch
 
         if self._layout.device != "cpu":
             torch.cuda.reset_peak_memory_stats(self._layout.device)
-            yield
-            return
-        before = sys.float_info.min / 2 == 0
-        torch.set_flush_denormal(True)
-        try:
-            yield
-        finally:
-            torch.set_flush_denormal(before)
 
     def _peak_memory(self) -> int:
         import torch
@@ -359,3 +350,16 @@ class Learner:
 
 def _mean(total: float, count: float) -> float | None:
     return total / count if count else None
+
+
+def _prepare() -> None:
+    """Have this thread, and those that will compute for it, take for zero the tiny numbers that CPUs are slow at.
+
+    A policy that grows sure makes many: attention takes two to seven times as long with them. It is a property of
+    threads, which those of PyTorch's pool take over from the thread that first makes them work, and would be wrong for
+    statistics: hence a thread for the learner. All cores are its own, whatever an engine has settled for itself.
+    """
+    import torch
+
+    torch.set_flush_denormal(True)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0))))

@@ -89,15 +89,15 @@ def operations(config: Qwen2Config, batch: Sequence[Example], *, checkpointing: 
     forward = 2 * tokens * (linear + lora) + layers * sum(2 * n * n * size for n in lengths)
     backward = 2 * tokens * (linear + 2 * lora) + 2.5 * layers * sum(2 * n * n * size for n in lengths)
     head = 3 * 2 * sampled * size * config.vocab_size  # forward, again, and backward
-    return forward * (2 if checkpointing else 1) + backward + head
+    total: float = forward * (2 if checkpointing else 1) + backward + head
+    return total
 
 
 def matrix_rate(size: int, device: str) -> float:
     """Operations per second on square matrices, the median of 20 products."""
     a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
     seconds = [timed(lambda: a @ b, device) for _ in range(20)]
-    operations: int = 2 * size**3
-    return operations / statistics.median(seconds)
+    return 2 * float(size) ** 3 / statistics.median(seconds)
 
 
 def timed(work: Callable[[], Any], device: str) -> float:

@@ -202,6 +202,7 @@ class Learner:
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
+        self.wake()
         try:
             number = int(json.loads((folder / _NUMBERS).read_text())["updates"])
             state = load_file(folder / _TENSORS)
@@ -224,7 +225,6 @@ class Learner:
         if not self._awake:
             self._move(self._layout.device)
             self._awake = True
-        self._thread = ThreadPoolExecutor(1, "learner", _prepare)
 
     def follow(self) -> None:
         """Under torchrun, what every process but the first does: its share of each update, until the first closes."""

@@ -29,6 +29,7 @@ from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, 
 from collect.errors import InputError
 from collect.policy import Policy, load_model
 from train.batch import Example
+from train.layout import Layout
 from train.learner import Learner, LearnerSettings
 
 CAP = 2.0
@@ -240,7 +241,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_forgotten(policy: Policy, 
     huge = [replace(example, advantage=example.advantage * 1e38) for example in batch]
     update = learner.update(huge)
     assert update.skipped == "the gradient is not finite"
-    assert (update.number, update.loss, update.gradient_norm) == (0, 0.0, 0.0)
+    assert (update.number, update.loss, update.gradient_norm, update.logprob_difference) == (0, 0.0, 0.0, None)
     assert_same_gradient(
         gradient(learner, batch, tmp_path / "a"), gradient(learner_of(policy), batch, tmp_path / "b"), 1e-7
     )
@@ -278,6 +279,21 @@ def test_a_state_before_the_first_update_can_be_gone_on_from(policy: Policy, tmp
     other.save_state(tmp_path / "again")
     names = ("state.safetensors", "state.json")
     assert all((tmp_path / "first" / n).read_bytes() == (tmp_path / "again" / n).read_bytes() for n in names)
+
+
+def test_sleep_changes_nothing(policy: Policy, tmp_path: Path) -> None:
+    learners = {name: Learner(policy, settings_of(), Layout("cpu", shared=True)) for name in ("sleeper", "other")}
+    for seed in range(3):
+        for name, learner in learners.items():
+            learner.update(make_batch(seed))
+            if name == "sleeper":
+                learner.sleep()
+                learner.save_state(tmp_path / "asleep")
+                learner.save_adapter(tmp_path / "adapter")
+    for name, learner in learners.items():
+        learner.save_state(tmp_path / name)
+    states = {(tmp_path / name / "state.safetensors").read_bytes() for name in ("asleep", *learners)}
+    assert len(states) == 1
 
 
 @pytest.mark.parametrize("damage", ["absent", "cut short", "other rank", "no number"])

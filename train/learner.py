@@ -2,7 +2,6 @@
 
 import gc
 import json
-import os
 import resource
 import time
 from collections.abc import Sequence
@@ -149,7 +148,9 @@ class Learner:
         adapter = {name: weight for name, weight in self._model.named_parameters() if weight.requires_grad}
         self._optimizer = Optimizer(adapter, settings.learning_rate, settings.max_gradient_norm)
         self._awake = True
-        self._thread = ThreadPoolExecutor(1, "learner", _prepare)
+        self._closing = False
+        self._thread = ThreadPoolExecutor(1, "learner")
+        self._thread.submit(_prepare).result()
 
     @property
     def number(self) -> int:
@@ -242,6 +243,7 @@ class Learner:
 
     def close(self) -> None:
         """Let the processes that follow end, and free the model; the learner is of no use afterwards."""
+        self._closing = True
         if self.leads:
             self._peers.tell(["close", None])
         self._peers.part()
@@ -273,6 +275,7 @@ class Learner:
             skipped = "no example has an advantage and a sampled token" if examples else "no examples"
         elif not norm < float("inf"):
             skipped = "the gradient is not finite"
+            trained = 0
         return Update(
             number=self.number,
             skipped=skipped,
@@ -300,6 +303,8 @@ class Learner:
         cap = self._settings.importance_cap
         tally = torch.zeros(5, dtype=torch.float64)
         for pack in packs(examples, self._settings.micro_batch_tokens, self._layout.device):
+            if self._closing:  # whoever waited was interrupted
+                raise RuntimeError("the learner was closed in an update")
             logprobs = self._logprobs(pack)
             weights = importance_weights(logprobs, pack.sampled, cap)
             loss = policy_loss(logprobs, pack.advantages, weights, denominator)
@@ -357,9 +362,8 @@ def _prepare() -> None:
 
     A policy that grows sure makes many: attention takes two to seven times as long with them. It is a property of
     threads, which those of PyTorch's pool take over from the thread that first makes them work, and would be wrong for
-    statistics: hence a thread for the learner. All cores are its own, whatever an engine has settled for itself.
+    statistics: hence a thread for the learner.
     """
     import torch
 
     torch.set_flush_denormal(True)
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0))))

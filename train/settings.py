@@ -111,7 +111,7 @@ class Settings(BaseModel):
     normalisation: Literal["trajectory", "token", "constant"] = "trajectory"
     constant: Annotated[float, Field(gt=0)] | None = None
     importance_cap: Annotated[float, Field(ge=0)] = 2.0
-    micro_batch_tokens: Count = 4096
+    micro_batch_tokens: Count = 2048
     gradient_checkpointing: bool = False
     dtype: Literal["bf16", "fp32"] | None = None
 

@@ -12,10 +12,10 @@ import typer
 from calibrate.command import calibrate
 from calibrate.command_replay import gate_app, replay
 from collect.command import collect, games_app
+from collect.command_import import import_rollouts
 from collect.errors import SelectiveRolloutError
 from collect.options import Commands, debugging
 from reports.command import query
-from reports.command_report import report
 from reports.command_report import report
 from train.command import warmstart
 from train.command_train import train
@@ -43,11 +43,11 @@ app = typer.Typer(
 )
 app.add_typer(games_app, name="games")
 app.command("collect", short_help="Roll out groups on games and log everything to Parquet.")(collect)
+app.command("import", short_help="Turn rollouts that another trainer logged into a run.")(import_rollouts)
 app.command("calibrate", short_help="Fit a gate on rollouts, or say why none will do.")(calibrate)
 app.command("replay", short_help="Show what each policy of cutting would have saved and lost.")(replay)
 app.add_typer(gate_app, name="gate")
 app.command("train", short_help="Train by GRPO, with the gate cutting groups that will teach nothing.")(train)
-app.command("report", short_help="Show runs on a page, with figures, tables and a browser of groups.")(report)
 app.command("report", short_help="Show runs on a page, with figures, tables and a browser of groups.")(report)
 app.command("query", short_help="Ask a run in SQL.")(query)
 app.command("warmstart", short_help="Train the default small policy's adapter from an expert's lessons.")(warmstart)

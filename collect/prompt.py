@@ -61,10 +61,8 @@ class Prompt:
 
     def command(self, reply: str) -> str:
         """The command that a reply asks for: in style react what follows the last "Action:", else the first line."""
-        if self.style == "react":
-            found = re.findall(r"^\s*(?:\*\*)?action(?:\*\*)?\s*:(.*)$", reply, re.IGNORECASE | re.MULTILINE)
-            if found:
-                return str(found[-1]).strip(" \t*`")
+        if self.style == "react" and (named := named_action(reply)) is not None:
+            return named
         lines = [line.strip() for line in reply.splitlines() if line.strip()]
         return lines[0] if lines else ""
 
@@ -96,6 +94,12 @@ class Prompt:
             system, user, *rest = messages
             folded = {"role": "user", "content": f"{system['content']}\n\n{user['content']}"}
             return apply([folded, *rest])
+
+
+def named_action(reply: str) -> str | None:
+    """What follows the last "Action:" that begins a line of the reply; None without one."""
+    found = re.findall(r"^\s*(?:\*\*)?action(?:\*\*)?\s*:(.*)$", reply, re.IGNORECASE | re.MULTILINE)
+    return str(found[-1]).strip(" \t*`") if found else None
 
 
 def check_style(name: str) -> PromptStyle:

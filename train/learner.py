@@ -360,9 +360,9 @@ def _mean(total: float, count: float) -> float | None:
 def _prepare() -> None:
     """Have this thread, and those that will compute for it, take for zero the tiny numbers that CPUs are slow at.
 
-    A policy that grows sure makes many: attention takes two to seven times as long with them. It is a property of
-    threads, which those of PyTorch's pool take over from the thread that first makes them work, and would be wrong for
-    statistics: hence a thread for the learner.
+    The surer a policy, the more of them: attention that is very sure took up to seven times as long. It is a property
+    of threads, which those of PyTorch's pool take over from the thread that first makes them work, and would be wrong
+    for statistics: hence a thread for the learner.
     """
     import torch
 

@@ -28,7 +28,9 @@ Conversation = list[tuple[list[int], int]]  # (token ids of what the game said, 
 
 
 def conversations(run: Path, most: int) -> list[Conversation]:
-    table = scan(run, "trajectories").sort("trajectory_id").head(most).select("token_ids", "policy_mask").collect()
+    table = (
+        scan(run, "trajectories").sort("group_id", "trajectory").head(most).select("token_ids", "policy_mask").collect()
+    )
     return [list(turns(*row)) for row in table.iter_rows()]
 
 

@@ -30,6 +30,7 @@ KV_SHARE, KV_MOST = (
 CPU_BLOCK = (
     32  # tokens; the smallest that its kernels like: the part of a turn that no whole block holds is computed anew
 )
+SMALL_HIDDEN_SIZE = 1024  # under it, threads on a CPU wait for each other longer than they work
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # those that vLLM can reserve space for
 LEAST_LORA_RANK = 64  # reserved even where the first adapter needs less: a later one may need more
 ENVIRONMENT = {
@@ -70,7 +71,9 @@ class VllmDecoder:
         if vllm_is_for_cpus():
             import torch
 
-            torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0))))
+            small = self._engine.model_config.get_hidden_size() < SMALL_HIDDEN_SIZE
+            threads = 1 if small else len(os.sched_getaffinity(0))
+            torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or threads))
 
     def admit(self, running: Running) -> None:
         """Hand the request to vLLM."""

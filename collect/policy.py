@@ -6,7 +6,9 @@ ships beside this module. On a GPU it is Qwen2.5-7B-Instruct as it comes from th
 """
 
 import hashlib
+import contextlib
 import importlib.util
+import io
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -180,7 +182,8 @@ def _convert_gguf(gguf: Path, folder: Path) -> None:
 
     _hush()
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    read = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    with contextlib.redirect_stderr(io.StringIO()):  # a progress bar that knows of no setting
+        read = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
     # The loaded model stays marked as quantized and refuses to be saved; a fresh one with the same weights does not.
     config = read.config
     del config.quantization_config

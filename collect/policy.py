@@ -5,8 +5,8 @@ Without a GPU the default is a small model that needs no hub: SmolLM2-135M-Instr
 ships beside this module. On a GPU it is Qwen2.5-7B-Instruct as it comes from the hub.
 """
 
-import hashlib
 import contextlib
+import hashlib
 import importlib.util
 import io
 import shutil

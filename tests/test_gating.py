@@ -33,7 +33,7 @@ ALIKE = ["look", "go to desk 1", "open drawer 1", "look", "inventory"]
 
 def settings_of(**options: Any) -> Settings:
     options = {"engine": "transformers", "model": SMALL_MODEL, "group_size": 3, "horizon": 6} | options
-    return resolve(Settings(**options), Policy(SMALL_MODEL, "folder"))
+    return resolve(Settings.model_validate(options), Policy(SMALL_MODEL, "folder"))
 
 
 def configuration_of(settings: Settings) -> dict[str, Any]:

@@ -26,15 +26,17 @@ def make_tiny_policy(tokenizer_of: str, games: Sequence[Game], folder: Path, upd
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=4096,
-        tie_word_embeddings=True,
+        tie_word_embeddings=False,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
     model = LlamaForCausalLM(config)
+    model.get_input_embeddings().requires_grad_(False)  # random ones will do, and their gradient is dear
     prompt = Prompt(tokenizer, "act", show_commands=False)
     lessons = [encode(lesson, prompt, tokenizer, 4096) for lesson in asyncio.run(_walk(games))]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.0)
+    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(learned, lr=5e-3, weight_decay=0.0, fused=True)
     for _ in range(updates):
         loss = sum(_loss(model, *lesson) for lesson in lessons) / len(lessons)
         loss.backward()

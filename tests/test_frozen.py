@@ -71,3 +71,20 @@ def test_a_damaged_part_is_refused_by_name(groups: list[Group], tmp_path: Path) 
     part.write_bytes(part.read_bytes()[: part.stat().st_size // 2])
     with pytest.raises(InputError, match=r"trajectories/part-000002\.parquet"):
         list(stored_groups(run))
+
+
+def test_without_logged_steps_what_is_learnt_is_the_same_and_steps_are_asked_for(
+    groups: list[Group], tmp_path: Path
+) -> None:
+    with open_run(tmp_path / "run", {}, {}) as run:
+        run.log_steps = False
+        for group in groups:
+            run.add(group)
+    stored = list(stored_groups(tmp_path / "run", steps_logged=False))
+    assert examples_of(stored) == examples_of([as_stored(group) for group in groups])
+    for group, live in zip(stored, groups, strict=True):
+        assert [t.actions for t in group.trajectories] == [t.actions for t in live.trajectories]
+        tokens = [[step.reply_tokens for step in t.steps] for t in group.trajectories]
+        assert tokens == [[step.reply_tokens for step in t.steps] for t in live.trajectories]
+    with pytest.raises(InputError, match="0 of the .* steps of trajectory 0 are there; take a run that logged all"):
+        list(stored_groups(tmp_path / "run"))

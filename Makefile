@@ -41,6 +41,7 @@ lint: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python docs/make_data.py
 	$(BIN)/python docs/make_cli.py
+	$(BIN)/python docs/make_queries.py
 
 clean:
 	rm -rf $(VENV)

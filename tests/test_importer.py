@@ -9,7 +9,7 @@ import pytest
 from exported import LOG, brought, exported
 from synthetic import make_group
 from typer.testing import CliRunner
-from user import one_line, sr
+from user import ROOT, one_line, sr
 
 import sr as command_line
 from collect.errors import InputError
@@ -173,6 +173,13 @@ def test_by_default_the_run_is_a_new_one_in_runs(tmp_path: Path) -> None:
     again = sr("import", LOGS / "long.csv", run, "--format", "long", "--map", MAPPING)
     assert again.returncode == 2
     assert one_line(again.stderr).endswith("exists; give another folder for the run")
+
+
+def test_the_page_on_imports_tells_of_every_format() -> None:
+    page = (ROOT / "docs" / "import.md").read_text(encoding="utf-8")
+    for kind in Format:
+        assert f"\n| `{kind}` | " in page
+    assert all(f"`{name}`" in page for name in ("reward", "step_reward", "game", "group"))
 
 
 @pytest.mark.slow

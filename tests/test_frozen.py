@@ -86,5 +86,5 @@ def test_without_logged_steps_what_is_learnt_is_the_same_and_steps_are_asked_for
         assert [t.actions for t in group.trajectories] == [t.actions for t in live.trajectories]
         tokens = [[step.reply_tokens for step in t.steps] for t in group.trajectories]
         assert tokens == [[step.reply_tokens for step in t.steps] for t in live.trajectories]
-    with pytest.raises(InputError, match="0 of the .* steps of trajectory 0 are there; take a run that logged all"):
+    with pytest.raises(InputError, match=r"0 of the .* steps of trajectory 0 are there; take a run that logged all"):
         list(stored_groups(tmp_path / "run"))

@@ -98,6 +98,13 @@ class Engine(Protocol):
         """
         ...
 
+    async def sleep(self) -> None:
+        """Leave the GPU to someone else once running requests have ended; the next request or adapter takes it back.
+
+        Does nothing on a CPU.
+        """
+        ...
+
     def close(self) -> None:
         """Stop working and free the model. Running requests fail with EngineFault."""
         ...

@@ -8,9 +8,10 @@ adapter, the end.
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, Protocol
 
 from collect.engine import Completion, Request
@@ -39,9 +40,9 @@ class Running:
 
 @dataclass(frozen=True, eq=False)
 class _Change:
-    """A change of adapter that was asked for."""
+    """Work that was asked for and is to be done while no request is running."""
 
-    policy: Policy
+    work: Callable[[], None]
     future: "Future[None]" = field(default_factory=_answer)
 
 
@@ -82,6 +83,10 @@ class Decoder(Protocol):
         Raises:
             InputError: the adapter does not fit; the one before stays.
         """
+        ...
+
+    def sleep(self) -> None:
+        """Leave a GPU to someone else; nothing is running. What is called next, if it needs it, takes it back."""
         ...
 
     def close(self) -> None:
@@ -134,9 +139,11 @@ class ThreadedEngine:
 
     async def set_adapter(self, policy: Policy) -> None:
         """Go over to another adapter; see `Engine.set_adapter`."""
-        change = _Change(policy)
-        self._post(change)
-        await asyncio.wrap_future(change.future)
+        await self._change(partial(self._decoder.adapt, policy))
+
+    async def sleep(self) -> None:
+        """Leave a GPU to someone else; see `Engine.sleep`."""
+        await self._change(self._decoder.sleep)
 
     def close(self) -> None:
         """Stop the thread and free the model; running requests fail."""
@@ -144,6 +151,11 @@ class ThreadedEngine:
             self._closing = True
             self._wake.notify()
         self._thread.join()
+
+    async def _change(self, work: Callable[[], None]) -> None:
+        change = _Change(work)
+        self._post(change)
+        await asyncio.wrap_future(change.future)
 
     def _post(self, order: Running | _Change) -> None:
         with self._wake:
@@ -194,7 +206,7 @@ class ThreadedEngine:
             self._complete(running, "aborted")
         if not self._running and self._inbox and isinstance(change := self._inbox[0], _Change):
             self._inbox.popleft()
-            self._adapt(change)
+            self._do(change)
         return True
 
     def _admit(self, running: Running) -> None:
@@ -203,9 +215,9 @@ class ThreadedEngine:
         except Exception as error:
             self._fail(running, error)
 
-    def _adapt(self, change: _Change) -> None:
+    def _do(self, change: _Change) -> None:
         try:
-            self._decoder.adapt(change.policy)
+            change.work()
         except Exception as error:
             change.future.set_exception(error)
         else:

@@ -137,6 +137,7 @@ class TransformersDecoder:
         self._blocks = _Blocks(config.num_hidden_layers)
         self._memories: dict[str, _Memory] = {}
         self._turns: dict[Running, _Turn] = {}
+        self._asleep = False
 
     def start(self) -> None:
         """Leave a core to the games: a thread of the model that waits for one makes all the others spin."""
@@ -145,6 +146,9 @@ class TransformersDecoder:
 
     def admit(self, running: Running) -> None:
         """Take up a request where the memory of its conversation ends."""
+        if self._asleep:
+            self._model.to(self._device)
+            self._asleep = False
         request = running.request
         prompt = list(request.prompt)
         memory = self._memories.get(request.trajectory)
@@ -185,8 +189,20 @@ class TransformersDecoder:
     def adapt(self, policy: Policy) -> None:
         """Load the model anew: that is exact, where merging and unmerging in place would drift in bf16."""
         self._model = self._load(policy)
+        self._asleep = False
         for trajectory in list(self._memories):
             self.forget(trajectory)
+
+    def sleep(self) -> None:
+        """Move the model to the CPU, and let go of all keys and values."""
+        if self._device == "cpu":
+            return
+        for trajectory in list(self._memories):
+            self.forget(trajectory)
+        self._blocks = _Blocks(self._model.config.num_hidden_layers)
+        self._model.to("cpu")
+        self._asleep = True
+        torch.cuda.empty_cache()
 
     def close(self) -> None:
         """Let go of the model; it is freed with the decoder."""

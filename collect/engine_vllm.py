@@ -62,6 +62,7 @@ class VllmDecoder:
         self._adapters: _Adapters = _LoraRequests(self._engine) if lora else _Merged(self._engine)
         self._running: dict[str, Running] = {}
         self._ids = map(str, count())
+        self._asleep = False
         self.context: int = self._engine.model_config.max_model_len
         if policy.adapter is not None:
             self.adapt(policy)
@@ -79,6 +80,7 @@ class VllmDecoder:
         """Hand the request to vLLM."""
         from vllm.inputs import tokens_input
 
+        self._rouse()
         request = running.request
         name = next(self._ids)
         self._engine.add_request(
@@ -118,7 +120,21 @@ class VllmDecoder:
 
     def adapt(self, policy: Policy) -> None:
         """Go over to the policy's adapter."""
+        self._rouse()
         self._adapters.load(policy)
+
+    def sleep(self) -> None:
+        """Have vLLM keep the weights in the CPU's memory, and drop all keys and values."""
+        if vllm_is_for_cpus() or self._asleep:
+            return
+        _drop_cache(self._engine)
+        self._engine.sleep(1)
+        self._asleep = True
+
+    def _rouse(self) -> None:
+        if self._asleep:
+            self._engine.wake_up()
+            self._asleep = False
 
     def close(self) -> None:
         """Free the model, and all that would keep another from being opened in this process."""
@@ -207,6 +223,8 @@ def _open(policy: Policy, precision: str, lora: bool) -> Any:
         settings |= {"enforce_eager": True, "block_size": CPU_BLOCK, "kv_cache_memory_bytes": _cache_bytes()}
         # vLLM takes a number back from a request's random numbers after each part of its prompt, which fails on a CPU.
         settings |= {"enable_chunked_prefill": False}
+    else:
+        settings["enable_sleep_mode"] = True  # a learner may need the same GPU
     if lora:
         settings |= {"enable_lora": True, "max_lora_rank": _lora_rank(policy)}
     arguments = EngineArgs(

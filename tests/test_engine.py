@@ -206,6 +206,17 @@ def test_a_new_adapter_waits_for_what_is_running_and_holds_what_comes_later(
     assert later.logprobs == pytest.approx(adapted_logprobs(small_policy, opening, later.token_ids), abs=1e-3)
 
 
+def test_an_engine_that_has_slept_answers_as_before(engine: Engine, opening: tuple[int, ...], tolerance: float) -> None:
+    (before,) = ask(engine, request(opening, seed=5))
+
+    async def sleep_and_ask() -> Completion:
+        await engine.sleep()
+        await engine.sleep()
+        return await engine.generate(request(opening, seed=5))
+
+    check_same(asyncio.run(sleep_and_ask()), before, tolerance)
+
+
 def test_an_adapter_that_does_not_fit_is_refused_and_the_one_before_stays(
     engine: Engine, small_policy: Policy, opening: tuple[int, ...], tolerance: float, tmp_path: Path
 ) -> None:

@@ -57,6 +57,9 @@ class Faulty:
     async def set_adapter(self, policy: Policy) -> None:
         await self._engine.set_adapter(policy)
 
+    async def sleep(self) -> None:
+        await self._engine.sleep()
+
     def close(self) -> None: ...
 
 

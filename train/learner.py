@@ -215,6 +215,11 @@ class Learner:
         self._peers.tell(["load", number])
         self._peers.spread(list(self._optimizer.state().values()))
 
+    @property
+    def shares(self) -> bool:
+        """Whether it shares its GPU with the engine: only one of them can be awake."""
+        return self._layout.shared
+
     def sleep(self) -> None:
         """Leave a GPU that is shared with the engine; does nothing elsewhere."""
         if self._layout.shared and self._awake:

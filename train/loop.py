@@ -4,6 +4,7 @@ Whatever is decided is settled between iterations, and within one depends on nam
 faster. So an iteration that is done again does the same, and arms of one seed play the same games.
 """
 
+import asyncio
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,7 +34,7 @@ from train.log import Log, evaluation_row
 from train.rolling import Source
 from train.settings import Settings
 
-_ADAPTERS = "adapters"
+ADAPTERS = "adapters"
 
 
 class Screen(Protocol):
@@ -106,7 +107,10 @@ class Training:
             harvest = await self._harvest(iteration, timed)
         chosen = batch(harvest.groups, self._settings.groups or 0, self._settings.drop_zero_variance)
         with clock.of("update"):
-            update = self._learner.update(examples_of(chosen))
+            if self._learner.shares and self._engine is not None:
+                await self._engine.sleep()
+            # In a thread, so that Ctrl-C need not wait for its end.
+            update = await asyncio.to_thread(self._learner.update, examples_of(chosen))
         adapter = progress.adapter
         if update.skipped is None:
             with clock.of("swap"):
@@ -171,7 +175,7 @@ class Training:
 
     async def _swap(self, iteration: int) -> str:
         """Save the adapter and have the engine sample from it; returns its folder, in the run."""
-        adapter = f"{_ADAPTERS}/{iteration:06d}"
+        adapter = f"{ADAPTERS}/{iteration:06d}"
         folder = self._run.folder / adapter
         folder.parent.mkdir(exist_ok=True)
         self._learner.save_adapter(folder)
@@ -196,17 +200,10 @@ class Training:
     def _save(self, progress: Progress) -> None:
         checkpoint.save(self._run.folder, progress, self._learner)
         self.progress = progress
-        self._prune()
-
-    def _prune(self) -> None:
-        """Keep the adapter in use and those that were evaluated; without this they would fill the disk."""
         kept = {f"{row['iteration']:06d}" for row in self._log.rows(EVALUATIONS)}
-        folder = self._run.folder / _ADAPTERS
-        if self.progress.adapter is not None:
-            kept.add(Path(self.progress.adapter).name)
-        for adapter in folder.glob("*") if folder.is_dir() else ():
-            if adapter.name not in kept:
-                shutil.rmtree(adapter)
+        if progress.adapter is not None:
+            kept.add(Path(progress.adapter).name)
+        prune(self._run.folder, kept)
 
 
 def initial(gating: Gating, gate: Gate | None, run: Path) -> Progress:
@@ -214,3 +211,11 @@ def initial(gating: Gating, gate: Gate | None, run: Path) -> Progress:
     if gate is not None:
         gates.save(gate, run / GATE_FILE)
     return Progress(0, gating)
+
+
+def prune(run: Path, kept: set[str]) -> None:
+    """Delete the adapters that are not among those kept (by name); without this they would fill the disk."""
+    folder = run / ADAPTERS
+    for adapter in folder.iterdir() if folder.is_dir() else ():
+        if adapter.name not in kept:
+            shutil.rmtree(adapter)

@@ -1,5 +1,7 @@
 """The part of the page about a run's rollouts, or about a table of signals."""
 
+import polars as pl
+
 from calibrate.intervals import Interval, share
 from calibrate.sample import Sample
 from reports import calibration_tables as tables
@@ -20,8 +22,9 @@ def drawn_from(sample: Sample, focus: Focus) -> tuple[list[Figure], list[Sheet]]
     made = [
         signal_figures.composition(tables.composition(sample)),
         signal_figures.distribution(tables.distribution(sample, focus), focus),
-        signal_figures.auroc_by_step(by_step, focus),
     ]
+    if by_step.rows.filter(pl.col("signal") == focus.signal)["auroc"].count():
+        made.append(signal_figures.auroc_by_step(by_step, focus))
     if curves.rows.height:
         made += [signal_figures.roc(curves, focus), signal_figures.precision_recall(curves, focus, rate)]
     made += [signal_figures.auroc_map(by_step), signal_figures.correlation_map(by_step)]

@@ -32,7 +32,8 @@ def sheet(name: str, title: str, note: str, rows: Sequence[Row]) -> Sheet:
 
     names = list(rows[0]) if rows else []
     columns = [pl.Series(column, [_known(row[column]) for row in rows], strict=False) for column in names]
-    return Sheet(name, title, note, pl.DataFrame(columns))
+    # A number that is known nowhere is still a number.
+    return Sheet(name, title, note, pl.DataFrame(columns).with_columns(pl.col(pl.Null).cast(pl.Float64)))
 
 
 def bounds(name: str, interval: Interval | None) -> dict[str, float | None]:

@@ -175,7 +175,7 @@
   const decision = (group) => {
     const gate = group.gate, rule = group.shelf;
     if (!gate) return "No gate decided on this group.";
-    const who = { live: "The gate", audited: "The gate", watched: "The gate", replayed: rule.rule === "gate" ? "The gate, replayed," : "The rule shown above" }[gate.made];
+    const who = { live: "The gate", audited: "The gate", watched: "The gate", replayed: rule.rule === "gate" ? "Replayed, the gate" : "The rule shown above" }[gate.made];
     const held = `${round(gate.score)} against ${round(gate.threshold)} at K = ${gate.step}`;
     const did = {
       live: "cut the group; how it would have ended is not known",

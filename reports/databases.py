@@ -12,6 +12,7 @@ from typing import Any
 import duckdb
 import pyarrow.dataset as ds
 
+from calibrate.signals import SIGNALS
 from collect.errors import InputError
 from collect.files import replacing
 from collect.schema import Table
@@ -61,8 +62,8 @@ def open_shell(folders: Sequence[Path]) -> int:
                 connection.execute(_view(table, source))
                 _comment(connection, "VIEW", table, source.schema.names)
             create_macros(connection, several_runs=len(folders) > 1)
-        for view, run in lacking.items():
-            print(f"{view}: {run} {absent(view, run)}")
+        if SIGNALS.name in lacking:
+            print(f"{lacking[SIGNALS.name]}: {absent(SIGNALS.name, lacking[SIGNALS.name])}")
         with _interrupts_ignored():
             return subprocess.run([SHELL, "-readonly", str(views)], check=False).returncode
 

@@ -394,9 +394,9 @@ def test_alone_on_a_terminal_it_opens_duckdbs_shell_which_cannot_change_the_view
         except OSError:  # the other end is closed
             break
         said += new
-        if b"\x1b[c" in new:  # the shell asks what terminal this is, and waits for the answer
-            os.write(terminal, b"\x1b]11;rgb:0000/0000/0000\x07\x1b[?1;2c")
-        elif asked and b" D " in new:
+        # The shell asks what terminal this is and where its cursor stands, and waits for the answers.
+        os.write(terminal, b"\x1b[?1;2c" * new.count(b"\x1b[c") + b"\x1b[1;1R" * new.count(b"\x1b[6n"))
+        if asked and b" D " in new:
             os.write(terminal, asked.pop(0))
     os.waitpid(child, 0)
     assert b"read-only mode" in said

@@ -48,7 +48,7 @@ app.command("calibrate", short_help="Fit a gate on rollouts, or say why none wil
 app.command("replay", short_help="Show what each policy of cutting would have saved and lost.")(replay)
 app.add_typer(gate_app, name="gate")
 app.command("train", short_help="Train by GRPO, with the gate cutting groups that will teach nothing.")(train)
-app.command("report", short_help="Show runs on a page, with figures, tables and a browser of groups.")(report)
+app.command("report", short_help="Show runs on a page: figures, tables, a browser of groups.")(report)
 app.command("query", short_help="Ask a run in SQL.")(query)
 app.command("warmstart", short_help="Train the default small policy's adapter from an expert's lessons.")(warmstart)
 

@@ -135,10 +135,13 @@ def _write(
 
 
 class _Filled:
-    """Which columns have a value somewhere."""
+    """Which columns have a value somewhere; those of the gate's decision do not count, as a log has none."""
 
     def __init__(self) -> None:
-        self._seen: set[tuple[str, str]] = set()
+        self._empty = {
+            table.name: [column.name for column in table.columns if not column.name.startswith("gate_")]
+            for table in (GROUPS, TRAJECTORIES, STEPS)
+        }
 
     def see(self, rows: GroupRows) -> None:
         """Look at the rows of a group."""
@@ -149,19 +152,13 @@ class _Filled:
             self._look(STEPS, row)
 
     def null(self) -> dict[str, list[str]]:
-        """By table the columns without a value, but those of the gate's decision: a log has none."""
-        lacking = {
-            table.name: [
-                column.name
-                for column in table.columns
-                if (table.name, column.name) not in self._seen and not column.name.startswith("gate_")
-            ]
-            for table in (GROUPS, TRAJECTORIES, STEPS)
-        }
-        return {name: columns for name, columns in lacking.items() if columns}
+        """By table the columns without a value."""
+        return {name: columns for name, columns in self._empty.items() if columns}
 
     def _look(self, table: Table, row: Row) -> None:
-        self._seen.update((table.name, name) for name, value in row.items() if value is not None)
+        empty = self._empty[table.name]
+        if any(row[name] is not None for name in empty):
+            empty[:] = [name for name in empty if row[name] is None]
 
 
 def _first(log: Import) -> str:

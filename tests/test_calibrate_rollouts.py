@@ -169,6 +169,51 @@ def test_real_valued_rewards_count_as_equal_within_the_tolerance(tmp_path: Path)
     assert outcomes(0.25) == ["uniform", "mixed", "uniform"]
 
 
+@pytest.mark.parametrize(
+    ("column", "unknown"),
+    [
+        ("observation", {"obs_unique_ratio", "observations_reached", "repetition"}),
+        ("admissible_commands", {"commands_reached"}),
+        ("match", {"refused_share"}),
+        ("reply_logprob", {"mean_logprob"}),
+        ("reply_tokens", {"mean_logprob"}),
+    ],
+)
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_a_signal_that_reads_what_some_step_lacks_is_not_known(
+    tmp_path: Path, column: str, unknown: set[str], everywhere: bool
+) -> None:
+    run = write(tmp_path / "run", random_groups(6), flush=3)
+    whole = read_rollouts(run, TOLERANCE)
+    part = committed_parts(run, "steps")[-1]
+    rows = pq.read_table(part).to_pylist()
+    for row in rows if everywhere else rows[5:6]:
+        row[column] = None
+    pq.write_table(pa.Table.from_pylist(rows, schema=STEPS.arrow), part)
+    sample = read_rollouts(run, TOLERANCE)
+    assert set(whole.signals) - set(sample.signals) == unknown
+    for name, values in sample.signals.items():
+        assert np.array_equal(values, whole.signals[name])
+    (note,) = sample.notes
+    assert note.startswith(f"not known: {', '.join(name for name in whole.signals if name in unknown)} (this run")
+    assert sample.cost.unit == "tokens"
+    write_signals(run / "signals.parquet", sample)
+    table = pl.read_parquet(run / "signals.parquet")
+    assert {name for name in table.columns if table[name].has_nulls()} == unknown
+
+
+def test_without_numbers_of_tokens_cost_is_steps(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", random_groups(6), flush=6)
+    (part,) = committed_parts(run, "trajectories")
+    rows = pq.read_table(part).to_pylist()
+    rows[5]["reply_tokens"] = None
+    pq.write_table(pa.Table.from_pylist(rows, schema=TRAJECTORIES.arrow), part)
+    sample = read_rollouts(run, TOLERANCE)
+    assert sample.cost is sample.step_cost
+    assert sample.cost.unit == "steps"
+    assert sample.cost.total.sum() == sum(row["length"] for row in rows)
+
+
 def refusal(run: Path) -> str:
     with pytest.raises(InputError) as raised:
         read_rollouts(run, TOLERANCE)

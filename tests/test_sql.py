@@ -16,6 +16,7 @@ from pathlib import Path
 import duckdb
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -30,9 +31,9 @@ from calibrate.fit import apply
 from calibrate.outcomes import outcomes
 from calibrate.rollouts import read_rollouts, write_signals
 from calibrate.rules import Threshold
-from calibrate.signals import SIGNALS
+from calibrate.signals import BY_NAME, SIGNALS
 from collect.errors import InputError
-from collect.schema import TABLES
+from collect.schema import TABLES, TRAINING_TABLES
 from collect.store import open_run, scan
 from collect.trajectory import Decision, Group
 from reports.databases import save
@@ -109,6 +110,42 @@ def test_signals_are_a_view_once_every_run_has_them(tmp_path: Path) -> None:
     ]
     with pytest.raises(InputError, match=rf"^{runs[1]}: has no signals yet; compute them with: sr calibrate"):
         open_runs(runs).run("FROM signals")
+
+
+def test_signals_of_earlier_versions_in_single_precision_still_read(run: Path) -> None:
+    write_signals(run / "signals.parquet", read_rollouts(run, 1e-8))
+    table = pq.read_table(run / "signals.parquet")
+    single = pa.schema(
+        [f.with_type(pa.float32()) if f.name in BY_NAME else f for f in table.schema], metadata=table.schema.metadata
+    )
+    pq.write_table(table.cast(single), run / "signals.parquet")
+    column = "action_entropy"
+    values = open_runs([run]).run(f"SELECT {column} FROM signals ORDER BY group_id, step").fetchall()
+    assert values == [(value,) for value in table[column].cast(pa.float32()).cast(pa.float64()).to_pylist()]
+
+
+def test_a_training_run_has_its_iterations_and_evaluations_too(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    runs = [write(tmp_path / name, make_group(rng)) for name in ("off", "on")]
+    for table in TRAINING_TABLES:
+        for run in runs:
+            row = {c.name: None if c.nullable else _some(c.type) for c in table.columns} | {"iteration": 3}
+            pq.write_table(pa.Table.from_pylist([row], schema=table.arrow), run / f"{table.name}.parquet")
+    database = open_runs(runs)
+    for table in TRAINING_TABLES:
+        assert database.run(f"SELECT run, iteration FROM {table.name} ORDER BY run").fetchall() == [
+            ("off", 3),
+            ("on", 3),
+        ]
+        assert [name for name, _, _ in database.columns(table)] == ["run", *(c.name for c in table.columns)]
+    with pytest.raises(InputError, match=rf"^{tmp_path / 'none'}: has no evaluations yet; sr train writes them$"):
+        open_runs([write(tmp_path / "none", make_group(rng))]).run("FROM evaluations")
+
+
+def _some(kind: pa.DataType) -> object:
+    if pa.types.is_list(kind):
+        return []
+    return "x" if pa.types.is_dictionary(kind) or pa.types.is_string(kind) else False if kind == pa.bool_() else 0
 
 
 def mean_prefix_distance(group: Group, k: int) -> float:

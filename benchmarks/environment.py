@@ -98,8 +98,8 @@ def main() -> None:
         pairs = [(theirs[column], ours[column]) for theirs, ours in rows]
         ratios = [theirs / ours for theirs, ours in pairs]
         medians = [1000 * statistics.median(pair[side] for pair in pairs) for side in (0, 1)]
-        figures = f"{medians[0]:12.3f}{medians[1]:12.4f}{statistics.median(ratios):10.0f}"
-        print(f"{name:24}{figures}   ({min(ratios):.0f} to {max(ratios):.0f})")
+        figures = f"{medians[0]:12.3f}{medians[1]:12.4f}{statistics.median(ratios):10.1f}"
+        print(f"{name:24}{figures}   ({min(ratios):.1f} to {max(ratios):.1f})")
 
 
 if __name__ == "__main__":

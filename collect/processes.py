@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _PRELOADED = (
     "collect.stock",
-    "collect.translation",
+    "collect.translation_cache",
     "collect.shipped_grammar",
     "textworld.envs.pddl.pddl",
     "alfworld.agents.environment.alfred_tw_env",

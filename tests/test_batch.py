@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from synthetic import make_group
 
 from collect.trajectory import Decision
-from train.batch import Example, examples_of, group_advantages
+from train.batch import Example, Normalisation, denominator, examples_of, group_advantages
 
 REWARDS = st.lists(st.floats(-10, 10), min_size=2, max_size=16)
 CUT = Decision(step=3, score=0.1, threshold=0.2, flagged=True, enforced=True)
@@ -107,3 +107,18 @@ def test_only_advantages_on_sampled_tokens_teach() -> None:
     assert Example("g", (1, 2), (False, True), (-1.0,), 0.5).teaches
     assert not Example("g", (1, 2), (False, True), (-1.0,), 0.0).teaches
     assert not Example("g", (1, 2), (False, False), (), 0.5).teaches
+
+
+@pytest.mark.parametrize(("normalisation", "expected"), [("trajectory", 3), ("token", 5), ("constant", 2.5)])
+def test_denominators_count_what_has_no_advantage_too(normalisation: Normalisation, expected: float) -> None:
+    batch = [
+        Example("g", (1, 2, 3), (False, True, True), (-1.0, -2.0), 1.0),
+        Example("g", (1, 2, 3, 4), (False, True, True, True), (-1.0, -2.0, -3.0), 0.0),
+        Example("g", (1,), (False,), (), 0.0),
+    ]
+    assert denominator(batch, normalisation, 2.5) == expected
+
+
+@pytest.mark.parametrize("normalisation", ["trajectory", "token"])
+def test_the_denominator_of_nothing_is_not_zero(normalisation: Normalisation) -> None:
+    assert denominator([], normalisation) == 1

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from learners import make_batch, plain_logprobs, tiny_base
 from transformers import AutoModelForCausalLM
 
-from train.grpo import Normalisation, denominator, importance_weights, policy_loss
+from train.grpo import importance_weights, policy_loss
 from train.likelihood import log_probabilities
 from train.packing import ATTENTION, packs
 
@@ -50,16 +50,6 @@ def test_the_loss_by_hand() -> None:
     torch.testing.assert_close(logprobs.grad, doubles([-0.25, -0.5, 0.0625]))
 
 
-@pytest.mark.parametrize(("normalisation", "expected"), [("trajectory", 8), ("token", 120), ("constant", 2.5)])
-def test_denominators(normalisation: Normalisation, expected: float) -> None:
-    assert denominator(normalisation, 8, 120, 2.5) == expected
-
-
-@pytest.mark.parametrize("normalisation", ["trajectory", "token"])
-def test_the_denominator_of_nothing_is_not_zero(normalisation: Normalisation) -> None:
-    assert denominator(normalisation, 0, 0, None) == 1
-
-
 @given(LOGPROBS, st.integers(1, 50), st.integers(1, 50))
 def test_dilution_scales_the_gradient_by_the_share_of_trajectories_kept(
     values: list[float], kept: int, without_advantage: int
@@ -68,7 +58,7 @@ def test_dilution_scales_the_gradient_by_the_share_of_trajectories_kept(
     for trajectories in (kept, kept + without_advantage):
         logprobs = doubles(values, learns=True)
         advantages, ones = torch.linspace(-1, 1, len(values)).double(), torch.ones(len(values)).double()
-        loss = policy_loss(logprobs, advantages, ones, denominator("trajectory", trajectories, 0, None))
+        loss = policy_loss(logprobs, advantages, ones, trajectories)
         loss.backward()  # type: ignore[no-untyped-call]
         assert logprobs.grad is not None
         gradients.append(logprobs.grad)

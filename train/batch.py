@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from calibrate import outcomes
 from collect.trajectory import Group
+
+Normalisation = Literal["trajectory", "token", "constant"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +78,18 @@ def group_advantages(rewards: Sequence[float]) -> list[float]:
         return [0.0] * len(values)
     advantages: list[float] = outcomes.advantages(values).tolist()
     return advantages
+
+
+def denominator(examples: Sequence[Example], normalisation: Normalisation, constant: float | None = None) -> float:
+    """What the sum over a batch's sampled tokens is divided by: its trajectories, its sampled tokens, or a constant.
+
+    Never 0. Trajectories without an advantage count: that is what dilutes the mean.
+    """
+    match normalisation:
+        case "trajectory":
+            return max(len(examples), 1)
+        case "token":
+            return max(sum(len(example.logprobs) for example in examples), 1)
+        case "constant":
+            assert constant is not None
+            return constant

@@ -4,15 +4,11 @@
 
 A is the advantage of the token's trajectory, log p the learner's log-probability under the distribution that was
 sampled from (temperature applied), w = min(C, p / q) the truncated importance weight with q the sampler's probability,
-and Z the denominator. Neither w nor A carries a gradient. There is no KL term and no critic (`docs/training.md` says
-why).
+and Z the denominator (`train.batch.denominator`). Neither w nor A carries a gradient. There is no KL term and no critic
+(`docs/training.md` says why).
 """
 
-from typing import Literal
-
 import torch
-
-Normalisation = Literal["trajectory", "token", "constant"]
 
 
 def importance_weights(logprobs: torch.Tensor, sampled: torch.Tensor, cap: float | None) -> torch.Tensor:
@@ -33,18 +29,3 @@ def policy_loss(
 ) -> torch.Tensor:
     """-1/Z · sum of w · A · log p, a scalar; the three are (tokens,). What parts of a batch give adds up."""
     return -(weights * advantages * logprobs).sum() / denominator
-
-
-def denominator(normalisation: Normalisation, trajectories: int, tokens: int, constant: float | None) -> float:
-    """Z of a batch: its trajectories, its sampled tokens, or a constant; never 0.
-
-    Trajectories without an advantage count: that is what dilutes the mean.
-    """
-    match normalisation:
-        case "trajectory":
-            return max(trajectories, 1)
-        case "token":
-            return max(tokens, 1)
-        case "constant":
-            assert constant is not None
-            return constant

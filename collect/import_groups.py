@@ -5,14 +5,16 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Annotated, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from collect.logged import LoggedGroup
 from collect.source import Complaints, Place, Source
 
 Kind = TypeVar("Kind", bound="Record")
+MOST = 2**31 - 1  # what a column of whole numbers holds
+Count = Annotated[int, Field(ge=0, le=MOST)]
 
 
 class Record(BaseModel):

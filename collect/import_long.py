@@ -126,7 +126,7 @@ def _part(row: Row) -> tuple[str, str, list[Any]]:
         _text(action),
         _text(row.get("observation")),
         _text(row.get("reply")),
-        _text(row.get("game")),
+        _unicode(_text(row.get("game")) or "", "game"),
         _text(row.get("task_type")),
         _truth(row, "won"),
     ]
@@ -184,7 +184,14 @@ def _key(row: Row, name: str) -> str:
     value = row.get(name)
     if value is None or value == "" or isinstance(value, bool | list | dict):
         raise ValueError(f"{name}: is {'empty' if value in (None, '') else 'no name or number'}")
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    return _unicode(str(int(value)) if isinstance(value, float) and value.is_integer() else str(value), name)
+
+
+def _unicode(text: str, name: str) -> str:
+    """A name, which must survive being written; other text may lose its lone surrogates."""
+    if not text.isascii() and text.encode(errors="replace").decode() != text:
+        raise ValueError(f"{name}: is no Unicode text")
+    return text
 
 
 def _number(row: Row, name: str) -> float | None:

@@ -2,9 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import PurePath
+from typing import Annotated
+
+from pydantic import Field
 
 from collect.games import SPLITS, TASK_TYPES
-from collect.import_groups import Import, Record
+from collect.import_groups import Count, Import, Record
 from collect.logged import LoggedGroup, LoggedStep, LoggedTrajectory
 
 
@@ -25,7 +28,7 @@ class _Group(Record):
     task_id: str
     game_file: str | None = None
     group_size: int | None = None
-    max_steps: int
+    max_steps: Annotated[Count, Field(ge=1)]
     wall_time_sec: float | None = None
     trajectories: list[_Trajectory]
 
@@ -46,8 +49,8 @@ def _contradiction(group: _Group) -> str | None:
         return f"{size} trajectories, but group_size {group.group_size}"
     if size < 2:
         return f"{size} trajectories; a group has at least 2"
-    if not group.task_id or group.max_steps < 1:
-        return "task_id is empty" if not group.task_id else f"max_steps is {group.max_steps}"
+    if not group.task_id:
+        return "task_id is empty"
     longest = max(len(trajectory.steps) for trajectory in group.trajectories)
     return f"{longest} steps, but max_steps {group.max_steps}" if longest > group.max_steps else None
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from collect.conversation import steps_of, turns_in
 from collect.import_gathered import Parts, gathered, of_packed, packed
-from collect.import_groups import Import, Record, named_after
+from collect.import_groups import Count, Import, Record, named_after
 from collect.logged import LoggedGroup
 from collect.spool import Spool
 
@@ -17,7 +17,7 @@ class _Line(Record):
     input: str
     output: str
     score: float
-    step: int | None = None
+    step: Count | None = None
     uid: str | int | None = None
 
 
@@ -54,5 +54,5 @@ def _group(name: str, parts: Parts) -> LoggedGroup:
     return LoggedGroup(
         game_id=game,
         trajectories=tuple(of_packed([part[:2] for part in one]) for _, one in parts),
-        policy_version=None if step is None else step - 1,
+        policy_version=None if step is None else max(step - 1, 0),
     )

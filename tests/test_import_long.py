@@ -131,13 +131,14 @@ def test_rows_that_cannot_be_read_are_counted_and_named(tmp_path: Path) -> None:
         row("g", 0, "a", step=1.5),
         row("g", 0, "a", won="perhaps"),
         row(["g"], 0, "a"),
+        row("\ud800", 0, "a"),
         [1],
     ]
     log = write(tmp_path / "log.jsonl", [row("g", 0, "a"), *bad, row("g", 1.0, "a")])
     with log.open("a") as file:
         file.write("not JSON\n" + '{"group": "g", "traj')
     imported = brought(log, tmp_path / "run")
-    assert imported.malformed.total == 10
+    assert imported.malformed.total == 11
     assert imported.malformed.first == [
         "log.jsonl, line 2: group: is empty",
         "log.jsonl, line 3: trajectory: is empty",
@@ -147,10 +148,10 @@ def test_rows_that_cannot_be_read_are_counted_and_named(tmp_path: Path) -> None:
         "log.jsonl, line 7: step: is no whole number",
         "log.jsonl, line 8: won: is neither true nor false",
         "log.jsonl, line 9: group: is no name or number",
-        "log.jsonl, line 10: no JSON object",
-        "log.jsonl, line 12: Expecting value: line 1 column 1 (char 0)",
+        "log.jsonl, line 10: group: is no Unicode text",
+        "log.jsonl, line 11: no JSON object",
     ]
-    assert imported.torn == ["log.jsonl, line 13: cut off in the middle; left out"]
+    assert imported.torn == ["log.jsonl, line 14: cut off in the middle; left out"]
 
 
 @pytest.mark.parametrize(
@@ -168,6 +169,16 @@ def test_a_group_with_gaps_is_left_out_and_named(tmp_path: Path, steps: list[int
     imported = brought(write(tmp_path / "log.jsonl", [*gap, *whole]), tmp_path / "run")
     assert imported.groups == 1
     assert imported.left_out.first == [f"group gap: trajectory 1: {why}"]
+
+
+def test_text_that_is_no_unicode_and_numbers_beyond_all_bounds_do_no_harm(tmp_path: Path) -> None:
+    records = [row("g", t, "\ud800look", observation="\udfff") for t in (0, 1)]
+    far = [row("far", t, "a", step=1e308) for t in (0, 1)]
+    log = write(tmp_path / "log.jsonl", [*records, row("g", 0, "a", 10**400), *far])
+    imported = brought(log, tmp_path / "run")
+    assert rows(tmp_path / "run", "trajectories", "actions") == [(["\ufffdlook"],)] * 2
+    assert imported.malformed.first == ["log.jsonl, line 3: reward: is no finite number"]
+    assert imported.left_out.total == 1
 
 
 def test_a_trajectory_without_a_reward_and_two_games_in_a_group_are_named(tmp_path: Path) -> None:

@@ -90,12 +90,17 @@ def test_groups_of_another_size_than_most_are_left_out_and_named(tmp_path: Path)
 
 def test_malformed_lines_are_named_and_a_torn_last_one_is_tolerated(tmp_path: Path) -> None:
     good = [json.dumps(sample("a", 1.0)), json.dumps(sample("a", 0.0))]
-    bad = [json.dumps(sample("a", 0.0) | {"score": None}), json.dumps({"input": "a", "score": 1.0}), "nothing"]
+    bad = [
+        json.dumps(sample("a", 0.0) | {"score": None}),
+        json.dumps({"input": "a", "score": 1.0}),
+        "nothing",
+        json.dumps(sample("a", 0.0, 2**31)),
+    ]
     (tmp_path / "1.jsonl").write_text("\n".join([good[0], *bad, good[1], good[0][:40]]))
     imported = brought(tmp_path / "1.jsonl", tmp_path / "run")
     assert rows(tmp_path / "run", "groups", "rewards") == [([1.0, 0.0],)]
-    assert [told.split(": ")[0] for told in imported.malformed.first] == [f"1.jsonl, line {n}" for n in (2, 3, 4)]
-    assert imported.torn == ["1.jsonl, line 6: cut off in the middle; left out"]
+    assert [told.split(": ")[0] for told in imported.malformed.first] == [f"1.jsonl, line {n}" for n in (2, 3, 4, 5)]
+    assert imported.torn == ["1.jsonl, line 7: cut off in the middle; left out"]
 
 
 def test_a_log_of_single_responses_has_no_group(tmp_path: Path) -> None:

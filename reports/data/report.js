@@ -193,7 +193,7 @@
     return shelf.recorded && gate.threshold !== null ? [[gate.step, gate.threshold]] : [];
   };
   const line = (group) => {
-    const width = 720, height = 150, left = 48, right = 12, top = 16, bottom = 30, steps = group.horizon - 1;
+    const width = Math.max(280, Math.min(820, view.clientWidth)), height = 150, left = 48, right = 12, top = 16, bottom = 30, steps = group.horizon - 1;
     const values = group.signal, thresholds = drawn(group);
     const [low, high] = group.shelf.range;
     const x = (k) => left + ((k - 1) / Math.max(1, steps - 1)) * (width - left - right);

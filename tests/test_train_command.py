@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
+import torch
 from safetensors.torch import load_file
 from test_rollout import Faulty
 from tiny_policy import make_tiny_policy
@@ -288,6 +289,32 @@ def test_games_to_learn_from_are_not_judged_on(tiny: Tiny, tmp_path: Path) -> No
     with pytest.raises(InputError, match="is a game of --games too"):
         train(tmp_path / "run", *tiny.options, "--eval-every", 1, "--eval-on", tiny.games)
     assert not (tmp_path / "run").exists()
+
+
+def test_interrupted_it_says_how_to_go_on(tiny: Tiny, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = started(run, *tiny.options, "--iterations", 500)
+    wait_for(process, (run / "iterations.parquet").exists)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said == f"interrupted: go on with sr train {run} --resume\n"
+
+
+# Several processes
+
+
+@pytest.mark.slow
+def test_two_learners_end_with_the_adapter_of_one(ungated: Path, tiny: Tiny, tmp_path: Path) -> None:
+    torchrun = [SR.with_name("torchrun"), "--standalone", "--nproc-per-node", 2, SR]
+    command = [*torchrun, "train", tmp_path / "run", *tiny.options, "--quiet"]
+    subprocess.run(list(map(str, command)), check=True, capture_output=True, timeout=300)
+
+    def adapter(run: Path) -> dict[str, torch.Tensor]:
+        return load_file(run / "adapters" / "000002" / "adapter_model.safetensors")
+
+    # Sums of gradients are added in another order.
+    torch.testing.assert_close(adapter(tmp_path / "run"), adapter(ungated), rtol=0, atol=1e-5)
 
 
 # The gate

@@ -207,6 +207,7 @@ def _train(run: Path, one: "Plan", say: Any, quiet: bool) -> None:
     except KeyboardInterrupt:
         typer.echo(f"interrupted: go on with sr train {run} --resume", err=True)
         raise typer.Exit(130) from None
+    say(f"see it: sr report {run}")
 
 
 def _follows() -> bool:

@@ -95,6 +95,8 @@ def _decision(row: Row) -> Decision:
 
 
 def _trajectory(row: Row, steps: list[Row]) -> Trajectory:
+    if None in (row["token_ids"], row["policy_mask"], row["logprobs"]):
+        raise ValueError(f"the tokens of trajectory {row['trajectory']} were not logged")
     if len(steps) != row["length"]:
         raise ValueError(f"{len(steps)} of the {row['length']} steps of trajectory {row['trajectory']} are there")
     return Trajectory(

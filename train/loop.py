@@ -198,7 +198,13 @@ class Training:
         self._screen.evaluation(row)
 
     def _save(self, progress: Progress) -> None:
-        checkpoint.save(self._run.folder, progress, self._learner)
+        try:
+            checkpoint.save(self._run.folder, progress, self._learner)
+        except OSError as error:
+            raise SelectiveRolloutError(
+                f"{self._run.folder}: cannot be written to ({error.strerror}); what was done is safe: "
+                f"go on with sr train {self._run.folder} --resume"
+            ) from error
         self.progress = progress
         kept = {f"{row['iteration']:06d}" for row in self._log.rows(EVALUATIONS)}
         if progress.adapter is not None:

@@ -179,9 +179,9 @@ def _part(sample: Any, at: Focus, name: str, lead: list[str], several: bool) -> 
 
 def _made(info: RunInfo) -> str:
     """How a run was made, in a line."""
-    told = ("model", "adapter", "games", "prompt", "temperature", "top_p", "seed")
+    told = ("format", "model", "adapter", "games", "prompt", "temperature", "top_p", "seed")
     known = [f"{name} {info.configuration[name]}" for name in told if info.configuration.get(name) is not None]
-    return f"Made by sr {info.command}, {info.created:%Y-%m-%d %H:%M} UTC: {', '.join(known)}."
+    return f"Made by sr {info.command}, {info.created:%Y-%m-%d %H:%M} UTC{': ' * bool(known)}{', '.join(known)}."
 
 
 def _shelf(shelf: Shelf, gate: Gate | None, replayed: Mapping[int, float]) -> Mapping[str, Any]:

@@ -74,7 +74,7 @@ def composition(data: Sheet) -> Figure:
     total = rows.filter(pl.col("task_type") == ALL)["groups"][0]
     return Figure(
         "composition",
-        "How groups end, by task type",
+        "How groups end" + (", by task type" if rows.height > 1 else ""),
         f"n = {total} groups",
         "A group whose trajectories all fail or all succeed has zero variance and teaches nothing. Right: its share "
         "with the 95 % interval (Clopper-Pearson, by task).",
@@ -198,6 +198,8 @@ def auroc_by_step(data: Sheet, focus: Focus) -> Figure:
     import polars as pl
 
     rows = data.rows.filter((pl.col("signal") == focus.signal) & pl.col("auroc").is_not_null())
+    if rows.group_by("step").agg(pl.col("groups").n_unique())["groups"].max() == 1:  # no group is over at any step
+        rows = rows.filter(pl.col("convention") == "eligible")
     x = alt.X("step:Q", title="step K", axis=alt.Axis(tickMinStep=1), scale=alt.Scale(nice=False))
     scale = alt.Scale(domain=[0, 1])
     base = alt.Chart(rows).encode(color=convention_colour(rows))
@@ -209,9 +211,8 @@ def auroc_by_step(data: Sheet, focus: Focus) -> Figure:
     )
     chance = alt.Chart(pl.DataFrame({"y": [0.5]})).mark_rule(strokeDash=[2, 3], color=COLOURS["muted"]).encode(y="y:Q")
     eligible = rows.filter(pl.col("convention") == "eligible")["groups"]
-    span = (
-        f"n = {largest(eligible):g} to {smallest(eligible):g} eligible groups" if len(eligible) else "no eligible group"
-    )
+    most, fewest = largest(eligible), smallest(eligible)
+    span = f"n = {most:g}{f' to {fewest:g}' * (fewest < most)} eligible groups"
     return Figure(
         "auroc_by_step",
         "AUROC by step K",

@@ -128,15 +128,18 @@ def _list_views(database: "Database") -> None:
     from reports.sql import VIEWS, absent
 
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 120)
-    for view in VIEWS:
-        columns = database.columns(view)
-        console.print(f"{view.name}: {view.comment}", style="bold")
+    # Rich has a way of its own with a pipe that nobody reads: let it only draw.
+    with console.capture() as drawn:
+        for view in VIEWS:
+            columns = database.columns(view)
+            console.print(f"{view.name}: {view.comment}", style="bold")
+            table = Table.grid(padding=(0, 2, 0, 2))
+            for column in columns or [("", "", absent(view.name, database.lacking[view.name]))]:
+                table.add_row(*column)
+            console.print(table)
+        console.print("macros", style="bold")
         table = Table.grid(padding=(0, 2, 0, 2))
-        for column in columns or [("", "", absent(view.name, database.lacking[view.name]))]:
-            table.add_row(*column)
+        for macro in MACROS:
+            table.add_row(macro.shown, macro.comment)
         console.print(table)
-    console.print("macros", style="bold")
-    table = Table.grid(padding=(0, 2, 0, 2))
-    for macro in MACROS:
-        table.add_row(macro.shown, macro.comment)
-    console.print(table)
+    typer.echo(drawn.get(), nl=False)

@@ -90,20 +90,22 @@ def _database(file: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
 def _view(table: Table, source: ds.Dataset) -> str:
     """A view of the same rows through DuckDB's own reader of Parquet; a column that no file has is null."""
-    parts = []
+    files: dict[tuple[str | None, tuple[str, ...]], list[str]] = {}
     for fragment in source.get_fragments():
-        there = set(fragment.physical_schema.names)
         run = ds.get_partition_keys(fragment.partition_expression).get(RUN_COLUMN.name)
+        path = quoted(str(Path(fragment.path).absolute()))
+        files.setdefault((run, tuple(fragment.physical_schema.names)), []).append(path)
+    parts = []
+    for (run, there), paths in files.items():
         columns = [
-            quoted(run) + f" AS {RUN_COLUMN.name}"
-            if name == RUN_COLUMN.name
+            f"{quoted(run)} AS {name}"
+            if name == RUN_COLUMN.name and run is not None
             else f'"{name}"'
             if name in there
             else f'NULL AS "{name}"'
             for name in source.schema.names
         ]
-        path = quoted(str(Path(fragment.path).absolute()))
-        parts.append(f"SELECT {', '.join(columns)} FROM read_parquet({path})")
+        parts.append(f"SELECT {', '.join(columns)} FROM read_parquet([{', '.join(paths)}])")
     empty = ", ".join(f'NULL::{_sql_type(source, name)} AS "{name}"' for name in source.schema.names)
     return f"CREATE VIEW {table.name} AS " + " UNION ALL ".join([f"SELECT {empty} WHERE false", *parts])
 

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -183,17 +184,24 @@ def test_the_macro_is_what_calibrate_computes_to_the_last_bit(run: Path) -> None
     assert asked.fetchall() == [(k, value) for row in computed.tolist() for k, value in enumerate(row, start=1)]
 
 
+@pytest.fixture(scope="module")
+def with_outcome() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect() as connection:
+        connection.execute(OUTCOME.sql)
+        yield connection
+
+
 @given(
     rewards=st.lists(st.sampled_from([0.0, 1e-9, 0.5, 1.0, 1 - 1e-9, 0.3, -1.0]), min_size=2, max_size=5),
     tolerance=st.sampled_from([1e-8, 0.2, 0.6]),
 )
 @settings(max_examples=60, deadline=None)
-def test_the_outcome_of_rewards_is_what_calibrate_calls_it(rewards: list[float], tolerance: float) -> None:
-    with duckdb.connect() as connection:
-        connection.execute(OUTCOME.sql)
-        ((plain, loose),) = connection.execute(
-            "SELECT outcome($r::DOUBLE[]), outcome($r::DOUBLE[], tolerance := $t)", {"r": rewards, "t": tolerance}
-        ).fetchall()
+def test_the_outcome_of_rewards_is_what_calibrate_calls_it(
+    with_outcome: duckdb.DuckDBPyConnection, rewards: list[float], tolerance: float
+) -> None:
+    ((plain, loose),) = with_outcome.execute(
+        "SELECT outcome($r::DOUBLE[]), outcome($r::DOUBLE[], tolerance := $t)", {"r": rewards, "t": tolerance}
+    ).fetchall()
     assert plain == outcomes(np.array(rewards)[None])[0]
     assert loose == outcomes(np.array(rewards)[None], tolerance)[0]
 
@@ -406,13 +414,14 @@ def test_parquet_goes_to_a_file_or_to_standard_output(run: Path, tmp_path: Path)
         assert pl.read_parquet(tmp_path / f"{name}.parquet").rows() == expected
 
 
-@pytest.mark.parametrize("form", ["--csv", "--json"])
-def test_a_reader_that_has_seen_enough_ends_it_without_a_word(run: Path, form: str) -> None:
-    command = [sys.executable, "-c", "from sr import main; main()", "query", str(run), "FROM range(300000)", form]
+@pytest.mark.parametrize("asked", [["FROM range(300000)", "--csv"], ["FROM range(300000)", "--json"], []])
+def test_a_reader_that_has_seen_enough_ends_it_without_a_word(run: Path, asked: list[str]) -> None:
+    command = [sys.executable, "-c", "from sr import main; main()", "query", str(run), *asked]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as asking:
         assert asking.stdout is not None
         assert asking.stderr is not None
-        assert asking.stdout.readline()
+        if asked:
+            assert asking.stdout.readline()
         asking.stdout.close()
         assert asking.stderr.read() == b""
         assert asking.wait() == 141

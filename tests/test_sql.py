@@ -527,6 +527,8 @@ def test_several_runs_are_saved_together(tmp_path: Path) -> None:
     with duckdb.connect(tmp_path / "both.duckdb", read_only=True) as saved:
         assert saved.execute("SELECT DISTINCT run FROM steps ORDER BY run").fetchall() == [("one",), ("two",)]
         assert len(saved.execute("FROM prefix_distance(2)").fetchall()) == 2
+        apart = saved.execute("SELECT run, groups FROM precision_at(2, 0.9) ORDER BY run").fetchall()
+    assert apart == [("one", 1), ("two", 1)]
 
 
 def test_a_database_is_never_saved_over_a_file_nor_by_halves(run: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from calibrate.blocks import deeds, views
 from calibrate.outcomes import outcomes
-from calibrate.rules import Rule, Sequential
+from calibrate.rules import Rule
 from calibrate.sample import Sample
 from calibrate.signals import BY_NAME
 from collect.errors import InputError
@@ -166,16 +166,6 @@ def _verdict(decision: Mapping[str, Any] | None, outcome: str, lengths: Sequence
     if decision["flagged"]:
         return "wrong" if outcome == "mixed" else "right"
     return "kept" if outcome == "mixed" else "missed"
-
-
-def thresholds(rule: Rule | None) -> dict[int, float]:
-    """The thresholds of a rule on the signal that is drawn, by step; none for a learned one, which draws no line."""
-    match rule:
-        case Sequential():
-            return {stage.step: stage.threshold for stage in rule.stages}
-        case None:
-            return {}
-    return {} if rule.kind == "learned" else {rule.step: rule.threshold}
 
 
 def _packed(run: Path, chosen: set[str]) -> Iterator[tuple[str, str]]:

@@ -29,7 +29,7 @@ from reports.tables import Row, Sheet, bounds, sheet
 OUTCOMES = ("all_fail", "mixed", "all_succeed", "uniform")
 ALL = "all"
 _RUNGS = 60  # thresholds shown of a sweep
-_RUNGS_OF_MANY = 20  # and of each step, where all steps are shown
+_RUNGS_OF_MANY = 30  # and of each step, where all steps are shown
 _BINS = 24
 
 
@@ -165,7 +165,10 @@ def trade_off(sample: Sample, focus: Focus) -> Sheet:
     """Precision and savings of many thresholds at every step, and of the gate, random cuts and the oracle."""
     rows: list[dict[str, Any]] = []
     for column in range(len(sample.steps)):
-        for rule in _rules(sample, focus.signal, column, Convention.ELIGIBLE, _RUNGS_OF_MANY):
+        rules = _rules(sample, focus.signal, column, Convention.ELIGIBLE, _RUNGS_OF_MANY)
+        if isinstance(focus.rule, Threshold) and focus.step == sample.steps[column]:
+            rules.append(focus.rule)  # else the front might run below it
+        for rule in rules:
             counts = apply(sample, rule, Convention.ELIGIBLE)
             if counts.taken >= MIN_CUTS:
                 point = {"policy": "threshold", "step": rule.step, "threshold": rule.threshold}

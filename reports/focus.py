@@ -7,7 +7,7 @@ from calibrate.convention import Convention
 from calibrate.fit import Fit, Search, fit
 from calibrate.gate import Gate, load
 from calibrate.ladder import MIN_CUTS
-from calibrate.rules import Rule, Threshold
+from calibrate.rules import Rule, Sequential, Threshold
 from calibrate.sample import Sample
 from calibrate.signals import PREFIX_EDIT_DISTANCE
 
@@ -50,7 +50,7 @@ def find_gate(run: Path) -> Gate | None:
 
 def focus(sample: Sample, gate: Gate | None) -> Focus:
     """What to show of a sample: the gate if it can be asked about these groups, else the best single threshold."""
-    if gate is not None and not set(gate.steps) <= set(sample.steps.tolist()):
+    if gate is not None and not _can_be_asked(gate, sample):
         gate = None
     signal = PREFIX_EDIT_DISTANCE.name
     if gate is not None and gate.rule.kind != "learned":
@@ -63,11 +63,26 @@ def focus(sample: Sample, gate: Gate | None) -> Focus:
     )
     per_step = fit(sample, search, signal)
     rule, step, origin, told = _shown(sample, gate, per_step)
-    threshold = rule.threshold if isinstance(rule, Threshold) else None
+    threshold = thresholds(rule).get(step)
     running = sample.eligible[:, sample.column(step)]
     return Focus(
         signal, step, threshold, rule, gate, search, per_step, origin, told, int(running.sum()), bool(running.all())
     )
+
+
+def _can_be_asked(gate: Gate, sample: Sample) -> bool:
+    """Whether these groups have the gate's steps, and the signals that it reads, which an imported run may lack."""
+    return set(gate.steps) <= set(sample.steps.tolist()) and set(gate.rule.signals) <= sample.signals.keys()
+
+
+def thresholds(rule: Rule | None) -> dict[int, float]:
+    """The thresholds of a rule on the signal that is drawn, by step; none for a learned one, which draws no line."""
+    match rule:
+        case Sequential():
+            return {stage.step: stage.threshold for stage in rule.stages}
+        case None:
+            return {}
+    return {} if rule.kind == "learned" else {rule.step: rule.threshold}
 
 
 def _shown(sample: Sample, gate: Gate | None, per_step: Fit) -> tuple[Rule | None, int, str, str]:

@@ -14,9 +14,9 @@ from collect.files import replacing
 from collect.progress import Update
 from collect.store import RunInfo, is_run, read_run, run_names
 from reports import rollouts_section, training_section
-from reports.browser import Replayed, Shelf, shelve, thresholds
+from reports.browser import Replayed, Shelf, shelve
 from reports.drawing import Figure, check_installed, draw, write
-from reports.focus import Focus, find_gate, focus
+from reports.focus import Focus, find_gate, focus, thresholds
 from reports.page import Section, build, slug
 from reports.tables import Sheet, write_csv
 from reports.training_log import in_order, is_released, is_training, read_released, read_training

@@ -12,6 +12,7 @@ from conftest import SHARED
 from synthetic import COMMANDS, make_group
 from training_runs import write_training
 from typer.testing import CliRunner
+from user import ROOT
 
 import sr
 from calibrate.convention import Convention
@@ -23,6 +24,7 @@ from collect.errors import InputError
 from collect.store import open_run
 from reports.report import Written, write_report
 
+DOCUMENTED = (ROOT / "docs" / "reports.md").read_text(encoding="utf-8")
 RESULTS = SHARED / "paper" / "results"
 released = pytest.mark.skipif(
     not RESULTS.is_dir(), reason="the paper's tables are not beside this repository (../shared)"
@@ -62,6 +64,7 @@ def csv(written: Written, name: str) -> pl.DataFrame:
 def test_every_figure_is_there_as_svg_and_pdf_and_every_table_as_csv(written: Written) -> None:
     out = written.page.parent
     names = {path.stem for path in (out / "figures").glob("*.svg")}
+    assert all(f"`{name}`" in DOCUMENTED for name in names)
     assert names == {path.stem for path in (out / "figures").glob("*.pdf")}
     assert names >= {
         "composition",
@@ -185,6 +188,7 @@ def test_a_folder_of_matched_arms_is_reported_in_pairs(tmp_path: Path) -> None:
         "live_precision",
         "phases",
     }
+    assert all(f"`{name}`" in DOCUMENTED for name in names)
     assert (done.groups_shown, done.groups) == (12, 12)
 
 

@@ -209,10 +209,10 @@
     }
     figure.append(draw("text", { x: width - right, y: height - 3, "text-anchor": "end" }, "step K"));
     figure.append(draw("text", { x: left, y: 10 }, group.shelf.signal));
-    for (const [k, value] of thresholds) {
+    for (const [place, [k, value]] of thresholds.entries()) {
       figure.append(draw("line", { x1: x(k), x2: x(k), y1: top, y2: height - bottom, stroke: "var(--ink)", "stroke-dasharray": "4 3" }));
       figure.append(draw("line", { x1: x(k) - 9, x2: x(k) + 9, y1: y(value), y2: y(value), stroke: "var(--orange)", "stroke-width": 3 }));
-      figure.append(draw("text", { x: x(k) + 5, y: top + 12 }, `threshold ${round(value)}`));
+      figure.append(draw("text", { x: x(k) + 5, y: top + 12 + 13 * place }, `threshold ${round(value)}`));
     }
     const path = values.map((value, index) => (value === null ? "" : `${index && values[index - 1] !== null ? "L" : "M"}${x(index + 1)},${y(value)}`)).join("");
     figure.append(draw("path", { d: path, fill: "none", stroke: "var(--blue)", "stroke-width": 2 }));

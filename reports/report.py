@@ -100,6 +100,9 @@ def _check_out(out: Path) -> None:
 def _parts(given: Sequence[Path]) -> tuple[list[Part], list[Mapping[str, Any]]]:
     runs = [run for path in given if path.is_dir() for run in _runs_in(path)]
     files = [path for path in given if not path.is_dir()]
+    for path in files:
+        if files.count(path) > 1:
+            raise InputError(f"{path}: given twice; give each table once")
     released = [path for path in files if path.is_file() and is_released(path)]
     signals = [path for path in files if path not in released]
     names = dict(zip(runs, run_names(runs), strict=True)) if runs else {}
@@ -112,16 +115,30 @@ def _parts(given: Sequence[Path]) -> tuple[list[Part], list[Mapping[str, Any]]]:
         section, made, alone = training_section.drawn_from(logs)
         parts.append(Part(section, made, alone))
     rolled_out = [run for run in runs if run not in trained]
-    several = len(rolled_out) + len(signals) > 1
+    prefixes = _prefixes({path: names.get(path, path.stem) for path in [*rolled_out, *signals]})
     for run in runs:
         if run in trained:
             shelves.append(_of_training(run, names[run], 1 / len(runs)))
         else:
-            part, shelf = _rollouts(run, names[run], 1 / len(runs), several)
+            part, shelf = _rollouts(run, names[run], 1 / len(runs), prefixes[run])
             parts.append(part)
             shelves.append(shelf)
-    parts += [_table_of_signals(path, several) for path in signals]
+    parts += [_table_of_signals(path, prefixes[path]) for path in signals]
     return parts, [shelf for shelf in shelves if shelf["groups"]]
+
+
+def _prefixes(names: Mapping[Path, str]) -> dict[Path, str]:
+    """What the figures and tables of each are named with: nothing where it is alone, else something of its own."""
+    if len(names) == 1:
+        return dict.fromkeys(names, "")
+    found: dict[Path, str] = {}
+    for path, name in names.items():
+        prefix, number = f"{slug(name)}-", 1
+        while prefix in found.values():
+            number += 1
+            prefix = f"{slug(name)}-{number}-"
+        found[path] = prefix
+    return found
 
 
 def _runs_in(folder: Path) -> list[Path]:
@@ -134,13 +151,13 @@ def _runs_in(folder: Path) -> list[Path]:
     return found
 
 
-def _rollouts(run: Path, name: str, share: float, several: bool) -> tuple[Part, Mapping[str, Any]]:
+def _rollouts(run: Path, name: str, share: float, prefix: str) -> tuple[Part, Mapping[str, Any]]:
     from calibrate.rollouts import read_rollouts
 
     info = read_run(run)
     sample = read_rollouts(run, REWARD_TOLERANCE)
     at = focus(sample, find_gate(run))
-    part = _part(sample, at, name, [_made(info)], several)
+    part = _part(sample, at, name, [_made(info)], prefix)
     replayed = None if at.rule is None else Replayed(at.rule, sample)
     shelf = shelve(run, name, at.signal, replayed, share)
     return part, _shelf(shelf, at.gate, thresholds(at.rule))
@@ -153,15 +170,14 @@ def _of_training(run: Path, name: str, share: float) -> Mapping[str, Any]:
     return _shelf(shelve(run, name, signal, None, share), gate, {})
 
 
-def _table_of_signals(path: Path, several: bool) -> Part:
+def _table_of_signals(path: Path, prefix: str) -> Part:
     from calibrate.signal_table import read_table
 
     sample = read_table(path, max_steps=None, at_step=None, reward_tolerance=None)
-    return _part(sample, focus(sample, None), path.stem, [], several)
+    return _part(sample, focus(sample, None), path.stem, [], prefix)
 
 
-def _part(sample: Any, at: Focus, name: str, lead: list[str], several: bool) -> Part:
-    prefix = f"{slug(name)}-" if several else ""
+def _part(sample: Any, at: Focus, name: str, lead: list[str], prefix: str) -> Part:
     made, alone = rollouts_section.drawn_from(sample, at)
     made = [
         replace(figure, name=prefix + figure.name, data=replace(figure.data, name=prefix + figure.data.name))
@@ -169,7 +185,7 @@ def _part(sample: Any, at: Focus, name: str, lead: list[str], several: bool) -> 
     ]
     section = Section(
         name=f"{prefix}rollouts",
-        title=f"Rollouts: {name}" if several else "Rollouts",
+        title=f"Rollouts: {name}" if prefix else "Rollouts",
         lead=[*lead, *rollouts_section.lead(at)],
         warnings=rollouts_section.warnings(sample, at),
         tiles=rollouts_section.tiles(sample, at),

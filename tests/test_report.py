@@ -237,9 +237,9 @@ def test_without_what_draws_the_answer_is_the_install_command(
 
 
 def test_several_runs_keep_their_figures_apart(tmp_path: Path) -> None:
-    small = [write_run(tmp_path / name, 6) for name in ("run", "run two")]
+    small = [write_run(tmp_path / name, 6) for name in ("run two", "run-two")]
     done = write_report(small, tmp_path / "out", quietly)
     names = {path.name for path in (done.page.parent / "figures").glob("*roc.svg")}
-    assert names == {"run-roc.svg", "run-two-roc.svg"}
+    assert names == {"run-two-roc.svg", "run-two-2-roc.svg"}
     ids = re.findall(r'\bid="([^"]+)"', done.page.read_text())
     assert len(ids) == len(set(ids))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -146,6 +147,17 @@ def test_hostile_text_is_shown_and_never_run(hostile_page: Path, show: Open, byp
     text = page.locator("#list").inner_text()
     assert "<script>hit('script')</script>-0" in text
     assert "<img src=x onerror=hit('folder')>" in page.title()
+
+
+def test_hostile_names_are_text_in_every_drawing(hostile_page: Path) -> None:
+    drawn = list(hostile_page.parent.glob("figures/*.svg"))
+    assert any(
+        "<script>hit('script')</script>" in "".join(ElementTree.parse(path).getroot().itertext()) for path in drawn
+    )
+    for path in drawn:
+        for element in ElementTree.parse(path).iter():
+            assert element.tag.rpartition("}")[2] not in {"script", "foreignObject", "image", "a", "iframe"}
+            assert not [name for name in element.attrib if name.lower().startswith("on") or name.endswith("href")]
 
 
 def test_what_cannot_be_seen_is_written_out_and_long_text_cut(hostile_page: Path, show: Open) -> None:

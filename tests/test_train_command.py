@@ -286,11 +286,12 @@ def test_nothing_to_resume_is_said_in_one_line(tmp_path: Path, arguments: list[s
 
 
 def test_games_to_learn_from_are_not_judged_on(tiny: Tiny, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is a game of --games too"):
+    with pytest.raises(InputError, match="is learned from too"):
         train(tmp_path / "run", *tiny.options, "--eval-every", 1, "--eval-on", tiny.games)
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_interrupted_it_says_how_to_go_on(tiny: Tiny, tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = started(run, *tiny.options, "--iterations", 500)
@@ -399,6 +400,12 @@ def test_a_run_learns_from_a_frozen_one_gated_or_not(
     ids = [scan(tmp_path / arm, "groups").collect()["group_id"].to_list() for arm in ("off-3", "on-3")]
     assert ids[0] == ids[1]
     assert read_run(tmp_path / "on-3").configuration["horizon"] == 7
+    assert scan(tmp_path / "on-3", "steps").collect().is_empty()
+
+
+def test_games_of_a_frozen_run_are_not_judged_on(ungated: Path, tiny: Tiny, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is learned from too"):
+        train(tmp_path / "run", "--from", ungated, "--engine", "transformers", "--eval-on", tiny.games)
 
 
 # Faults

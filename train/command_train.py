@@ -202,7 +202,8 @@ def _train(run: Path, one: "Plan", say: Any, quiet: bool) -> None:
     say(f"policy: {policy.name}, {f'adapter {policy.adapter}' if policy.adapter else 'no adapter'}")
     say(f"run: {run}")
     try:
-        with counted(f"training with the {one.settings.engine} engine", "iterations", quiet=quiet) as update:
+        source = f"on {one.settings.from_run}" if one.settings.from_run else f"with the {one.settings.engine} engine"
+        with counted(f"training {source}", "iterations", quiet=quiet) as update:
             learn(one, run, Terminal(iterations, update, quiet))
     except KeyboardInterrupt:
         typer.echo(f"interrupted: go on with sr train {run} --resume", err=True)

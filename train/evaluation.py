@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from calibrate.intervals import UNKNOWN, Interval, proportion
@@ -76,8 +76,8 @@ class Evaluator:
         return Evaluation(dict(sorted(won.items())), failed, steps, tokens, time.perf_counter() - begun)
 
 
-def check_held_out(games: Sequence[Game], training: Sequence[Game]) -> None:
-    """Raise `InputError` where a game would be both learned from and judged on."""
-    shared = {game.path.resolve() for game in games} & {game.path.resolve() for game in training}
+def check_held_out(games: Sequence[Game], training: Collection[str]) -> None:
+    """Raise `InputError` where one of the games is among those, named by their ids, that are learned from."""
+    shared = [game.path for game in games if game.id in training]
     if shared:
-        raise InputError(f"--eval-on: {min(shared)} is a game of --games too; name other games to judge on")
+        raise InputError(f"--eval-on: {min(shared)} is learned from too; name other games to judge on")

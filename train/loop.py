@@ -6,6 +6,7 @@ faster. So an iteration that is done again does the same, and arms of one seed p
 
 import asyncio
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -83,6 +84,7 @@ class Training:
         self._evaluator = evaluator
         self._log = log
         self._screen = screen
+        self._counted_until = 0.0
 
     async def run(self, iterations: int) -> None:
         """Train until so many iterations are done.
@@ -97,11 +99,13 @@ class Training:
             await self._iterate(self.progress.iteration + 1, last=self.progress.iteration + 1 == iterations)
 
     async def _iterate(self, iteration: int, last: bool) -> None:
-        progress, clock = self.progress, Clock()
+        # From the row of the iteration before on: what came after it, such as its checkpoint, counts here.
+        progress, clock = self.progress, Clock(self._counted_until or time.perf_counter())
         gating = progress.gating
         timed = TimedWatcher(gating.rule) if gating.acts and gating.rule is not None else None
-        # A gate can be fitted only on groups whose steps were logged.
-        self._run.log_steps = self._settings.log_steps == "all" or gating.stage == "warmup"
+        # A gate can be fitted only on groups whose steps were logged; those of a frozen run are logged there.
+        wanted = self._settings.log_steps == "all" or gating.stage == "warmup"
+        self._run.log_steps = wanted and self._settings.from_run is None
         self._learner.sleep()
         with clock.of("rollout"):
             harvest = await self._harvest(iteration, timed)
@@ -122,6 +126,7 @@ class Training:
         if change.gate is not None:
             gates.save(change.gate, self._run.folder / GATE_FILE)
         row = iteration_row(iteration, harvest, chosen, update, change.seen, clock, timed.seconds if timed else 0.0)
+        self._counted_until = time.perf_counter()
         self._log.iteration(row)
         self._screen.iteration(row)
         for line in change.lines:

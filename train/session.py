@@ -15,7 +15,7 @@ from collect.games import Game
 from collect.policy import Policy, find_policy, load_tokenizer
 from collect.prompt import Prompt
 from collect.rollout import Settings as RolloutSettings
-from collect.store import RunWriter, check_run, is_run, open_run, read_run
+from collect.store import RunWriter, check_run, is_run, open_run, read_run, scan
 from train import checkpoint
 from train.checkpoint import Progress
 from train.evaluation import Evaluator, check_held_out
@@ -52,7 +52,10 @@ def plan(config: Path | None, flags: Mapping[str, Any], say: Callable[[str], Non
     """
     settings = gather(config, flags)
     if settings.from_run is not None:
-        settings = gather(config, _settled(Path(settings.from_run), settings) | dict(flags))
+        source = Path(settings.from_run)
+        settings = gather(config, _settled(source, settings) | dict(flags))
+        if read_run(source).configuration.get("top_p", 1.0) != 1.0:
+            say(f"--from {source}: sampled with top-p under 1, which importance weights know nothing of")
     policy = find_policy(settings.model, settings.adapter)
     settings = resolve(settings, policy)
     if settings.gate is not None and not Path(settings.gate).is_file():
@@ -164,7 +167,10 @@ class _Parts:
         prompt = Prompt(load_tokenizer(plan.policy), settings.prompt, bool(settings.show_commands))
         games = [] if settings.from_run else choose_games(settings.games)[0]
         held_out = choose_games(settings.eval_on)[0] if settings.eval_every else []
-        check_held_out(held_out, games)
+        learned_from = {game.id for game in games}
+        if settings.from_run is not None and held_out:
+            learned_from = set(scan(Path(settings.from_run), "groups").select("game_id").collect()["game_id"])
+        check_held_out(held_out, learned_from)
         return cls(settings, environments, prompt, games, held_out)
 
     def source(self, run: RunWriter, engine: Engine | None) -> Source:

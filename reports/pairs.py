@@ -68,7 +68,7 @@ def _change(gated: Floats, ungated: Floats) -> float:
 
 
 MEASURES = (
-    _Measure("wall-clock saved", "seconds", _saved),
+    _Measure("wall-clock saved", "seconds_training", _saved),
     _Measure("tokens saved", "tokens_sampled", _saved),
     _Measure("gradient norm, ratio of means", "gradient_norm", _ratio),
     _Measure("zero-advantage share, change", "zero_advantage_share", _change),

@@ -41,15 +41,19 @@ def success(data: Sheet) -> Figure:
 
 def wall_clock(data: Sheet) -> Figure:
     """Hours so far, by iteration."""
-    return _running(data, "wall_clock", "Wall-clock", "hours so far", pl.col("seconds_so_far") / 3600)
+    hours = pl.col("seconds_so_far") / 3600
+    return _running(
+        data, "wall_clock", "Wall-clock", "hours so far", hours, "Summed over iterations, evaluations left out."
+    )
 
 
 def tokens(data: Sheet) -> Figure:
     """Tokens so far, by iteration."""
-    return _running(data, "tokens", "Sampled tokens", "million tokens so far", pl.col("tokens_so_far") / 1e6)
+    millions = pl.col("tokens_so_far") / 1e6
+    return _running(data, "tokens", "Sampled tokens", "million tokens so far", millions, "Summed over iterations.")
 
 
-def _running(data: Sheet, name: str, title: str, axis: str, value: pl.Expr) -> Figure:
+def _running(data: Sheet, name: str, title: str, axis: str, value: pl.Expr, caption: str) -> Figure:
     import altair as alt
 
     rows = data.rows.select("arm", "seed", "iteration", value.alias("value"))
@@ -58,7 +62,7 @@ def _running(data: Sheet, name: str, title: str, axis: str, value: pl.Expr) -> F
         .mark_line(strokeWidth=2)
         .encode(x=_iteration(), y=alt.Y("value:Q", title=axis), strokeDash=_dash(rows))
     )
-    return _figure(name, title, _runs(rows), "Summed over iterations.", line, data)
+    return _figure(name, title, _runs(rows), caption, line, data)
 
 
 def cuts(data: Sheet) -> Figure:

@@ -37,8 +37,9 @@ _PARQUET_MAGIC = b"PAR1"
 class Log:
     """One training run. `arm` says what its gate did and `seed` which run of it this is; runs of one seed are matched.
 
-    `iterations` has the columns of `collect.schema.ITERATIONS`, null where a released table lacks them; `evaluations`
-    those of `EVALUATIONS`, None where there are none.
+    `iterations` has the columns of `collect.schema.ITERATIONS`, null where a released table lacks them, and
+    `seconds_training`, the whole iteration without its evaluation; `evaluations` those of `EVALUATIONS`, None where
+    there are none.
     """
 
     arm: str
@@ -74,7 +75,9 @@ def read_training(run: Path) -> Log:
     if _file(run, "evaluations").is_file():
         evaluations = _read(_file(run, "evaluations"), EVALUATIONS.arrow.names)
     arm = str(configuration.get("arm") or iterations["gate_mode"][-1])
-    iterations = iterations.with_columns(pl.col(pl.Categorical).cast(pl.String))
+    iterations = iterations.with_columns(
+        pl.col(pl.Categorical).cast(pl.String), seconds_training=pl.col("seconds") - pl.col("seconds_evaluation")
+    )
     return Log(arm, int(configuration.get("seed", 0)), iterations, evaluations)
 
 
@@ -116,7 +119,11 @@ def read_released(path: Path) -> list[Log]:
             )
     lacking = [pl.lit(None).alias(name) for name in ITERATIONS.arrow.names if name not in frame.columns]
     return [
-        Log(str(arm), int(seed), part.drop("arm", "seed").sort("iteration").with_columns(lacking))
+        Log(
+            str(arm),
+            int(seed),
+            part.drop("arm", "seed").sort("iteration").with_columns(lacking, seconds_training=pl.col("seconds")),
+        )
         for (arm, seed), part in frame.sort("arm", "seed").group_by("arm", "seed", maintain_order=True)
     ]
 

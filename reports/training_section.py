@@ -42,13 +42,20 @@ def drawn_from(logs: Sequence[Log]) -> tuple[Section, list[Figure], list[Sheet]]
 
 
 def _warnings(logs: Sequence[Log]) -> list[str]:
+    told = []
+    restored = {log.name: int(log.iterations["groups_restored"].sum() or 0) for log in logs}
+    if any(restored.values()):
+        names = "; ".join(f"{name} ({count} groups)" for name, count in restored.items() if count)
+        told.append(f"Interrupted and resumed, so that part of the rollouts' time is not counted: {names}.")
     if len(logs) < 2:
-        return []
+        return told
     matched = pairs(logs)
     if not matched:
-        return ["No gated run has an ungated one of the same seed beside it, so nothing is compared in pairs."]
+        return [*told, "No gated run has an ungated one of the same seed beside it, so nothing is compared in pairs."]
     alone = [log.name for log in logs if not log.ungated and all(log is not pair.gated for pair in matched)]
-    return [f"Without an ungated run of the same seed, and in no pair: {'; '.join(alone)}."] if alone else []
+    if alone:
+        told.append(f"Without an ungated run of the same seed, and in no pair: {'; '.join(alone)}.")
+    return told
 
 
 def _tiles(logs: Sequence[Log], found: Sequence[Difference]) -> list[Tile]:

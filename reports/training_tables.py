@@ -18,18 +18,21 @@ def iterations(logs: Sequence[Log]) -> Sheet:
     """Every iteration of every run, with running sums of time and tokens."""
     frames = []
     for log in logs:
-        frame = log.iterations.select(ITERATIONS.arrow.names)
+        frame = log.iterations.select(*ITERATIONS.arrow.names, "seconds_training")
         known = frame["tokens_sampled"].dtype.is_numeric()
         frames.append(
             frame.select(
                 pl.lit(log.arm).alias("arm"),
                 pl.lit(log.seed).alias("seed"),
                 pl.all(),
-                pl.col("seconds").cum_sum().alias("seconds_so_far"),
+                pl.col("seconds_training").cum_sum().alias("seconds_so_far"),
                 (pl.col("tokens_sampled").cum_sum() if known else pl.lit(None)).alias("tokens_so_far"),
             )
         )
-    note = "One row an iteration of a run. What a released table lacks is empty. so_far: summed up to this iteration."
+    note = (
+        "One row an iteration of a run. What a released table lacks is empty. seconds_training: the iteration without "
+        "its evaluation. so_far: summed up to this iteration."
+    )
     return Sheet("iterations", "Iterations", note, pl.concat(frames, how="vertical_relaxed"))
 
 
@@ -51,7 +54,8 @@ def arms(logs: Sequence[Log]) -> Sheet:
     """One row a run: what it rolled out, cut and spent."""
     note = (
         "One row a run. cut_share: of all groups rolled out; success: of the last evaluation [95 %, Clopper-Pearson]; "
-        "gate_precision: of the audited cuts [95 %, Clopper-Pearson]; gradient_norm: mean over iterations."
+        "gate_precision: of the audited cuts [95 %, Clopper-Pearson]; gradient_norm: mean over iterations; hours: "
+        "without evaluations."
     )
     return sheet("arms", "Arms", note, [_arm(log) for log in logs])
 
@@ -69,7 +73,7 @@ def _arm(log: Log) -> Row:
         "cut": cut,
         **bounds("cut_share", proportion(cut, groups)),
         "zero_variance_uncut": int(rows["groups_zero_variance"].sum()),
-        "hours": float(rows["seconds"].sum()) / 3600,
+        "hours": float(rows["seconds_training"].sum()) / 3600,
         "tokens_sampled": _sum(rows, "tokens_sampled"),
         "gradient_norm": _mean(rows, "gradient_norm"),
         "zero_advantage_share": _mean(rows, "zero_advantage_share"),

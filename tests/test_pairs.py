@@ -68,6 +68,13 @@ def test_a_saving_that_is_the_same_in_every_pair_has_no_width(logs: list[Log]) -
         assert [ratio.low, ratio.value, ratio.high] == pytest.approx([1.5, 1.5, 1.5])
 
 
+def test_evaluations_are_no_part_of_the_wall_clock(tmp_path: Path) -> None:
+    write_training(tmp_path / "off", "off", 1, [{"seconds": 10.0}] * 6)
+    write_training(tmp_path / "on", "on", 1, [{"seconds": 108.0, "seconds_evaluation": 100.0}] * 6)
+    found = by_measure([read_training(tmp_path / name) for name in ("off", "on")])
+    assert found["wall-clock saved", 1].value.value == pytest.approx(0.2)
+
+
 def test_held_out_success_is_compared_game_by_game(logs: list[Log]) -> None:
     won = {log.name: np.array(log.evaluations["game_won"][-1].to_list()) for log in logs if log.evaluations is not None}
     one = by_measure(logs)[SUCCESS, 3]

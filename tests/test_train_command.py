@@ -347,6 +347,8 @@ def test_matched_arms_play_the_same_games_with_the_same_requests(tiny: Tiny, tmp
     assert not looked["gate_enforced"].any()
     (row,) = rows(on)
     assert (row["batch_groups"], row["groups_cut"]) == (3 - len(flagged), len(flagged))
+    arms = ["--threshold", threshold, "--audit", 0, "--arms", "off,on", "--seeds", "7", "--resume"]
+    assert train(tmp_path, *one, *arms).count("all 1 iterations are done") == 2
 
 
 def test_when_every_group_is_cut_nothing_is_learned_and_the_run_goes_on(tiny: Tiny, tmp_path: Path) -> None:

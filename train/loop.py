@@ -8,6 +8,7 @@ import asyncio
 import shutil
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,13 +25,13 @@ from collect.schema import EVALUATIONS
 from collect.store import RunWriter
 from collect.trajectory import Group
 from train import checkpoint
-from train.batch import examples_of
+from train.batch import Example, examples_of
 from train.checkpoint import Progress
 from train.composition import batch, missing, pass_over, updated_streaks
 from train.evaluation import Evaluator
 from train.gating import GATE_FILE, Gating, TimedWatcher, after_iteration, watcher_of
 from train.iteration import Clock, Harvest, iteration_row
-from train.learner import Learner
+from train.learner import Learner, Update
 from train.log import Log, evaluation_row
 from train.rolling import Source
 from train.settings import Settings
@@ -85,6 +86,7 @@ class Training:
         self._log = log
         self._screen = screen
         self._counted_until = 0.0
+        self._thread = ThreadPoolExecutor(1, "update")  # asyncio would wait for one of its own
 
     async def run(self, iterations: int) -> None:
         """Train until so many iterations are done.
@@ -113,8 +115,7 @@ class Training:
         with clock.of("update"):
             if self._learner.shares and self._engine is not None:
                 await self._engine.sleep()
-            # In a thread, so that Ctrl-C need not wait for its end.
-            update = await asyncio.to_thread(self._learner.update, examples_of(chosen))
+            update = await self._update(examples_of(chosen))
         adapter = progress.adapter
         if update.skipped is None:
             with clock.of("swap"):
@@ -174,6 +175,10 @@ class Training:
             tasks = [next(following) for _ in range(wanted)]
             refilled, fresh = refilled + len(tasks), fresh + len(tasks)
         return Harvest(groups, failed, restored, skipped, refilled, fresh)
+
+    async def _update(self, examples: Sequence[Example]) -> Update:
+        """The update, in a thread: Ctrl-C need not wait for its end, but has the learner closed, which gives it up."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._learner.update, examples)
 
     def _count(self, iteration: int, before: int, asked: int, done: int) -> None:
         self._screen.show(iteration, before + done, asked)

@@ -1,6 +1,7 @@
 """What an iteration cost, and what was saved: by hand."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,12 +25,8 @@ CUT = Decision(2, 0.1, 0.2, flagged=True, enforced=True)
 def cut_group() -> Group:
     """Two trajectories were running at K = 2, one had won."""
     group = make_group(RNG, 3, 6, actions=[["a", "b"]] * 3, won=[False, False, True], decision=CUT)
-    ended = [Trajectory(**{**fields(t), "ending": "won" if t.won else "cut"}) for t in group.trajectories]
-    return Group(**{**fields(group), "trajectories": tuple(ended)})
-
-
-def fields(thing: object) -> dict[str, object]:
-    return {name: getattr(thing, name) for name in thing.__dataclass_fields__}  # type: ignore[attr-defined]
+    ended = [t if t.won else replace(t, ending="cut") for t in group.trajectories]
+    return replace(group, trajectories=tuple(ended))
 
 
 def tokens_after(trajectory: Trajectory, step: int) -> int:

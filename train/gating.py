@@ -146,6 +146,14 @@ def begin(settings: Settings, configuration: Mapping[str, Any]) -> tuple[Gating,
     return Gating(settings.arm, gate.target_precision, gate.rule), gate, (*doubts, f"gate: {gate.rule}")
 
 
+def check_gate(settings: Settings, configuration: Mapping[str, Any]) -> None:
+    """Raise the InputError with which `begin` would refuse the gate, in any of the arms; for before a run is begun."""
+    for mode in settings.arms or (settings.gate_mode,):
+        one = settings.model_copy(update={"arms": None, "gate_mode": mode})
+        if one.threshold != "auto" or one.gate is not None:  # else there is none yet, and it will be made to fit
+            begin(one, configuration)
+
+
 def _at_threshold(settings: Settings, configuration: Mapping[str, Any]) -> tuple[Gating, Gate | None, tuple[str, ...]]:
     """A threshold that was given, with the signal and step of the gate, or those of the options."""
     threshold = float(settings.threshold)
@@ -213,10 +221,7 @@ def after_iteration(gating: Gating, groups: Sequence[Group], iteration: int, set
 
 
 def calibrated(run: Path, settings: Settings) -> tuple[Gate | None, tuple[str, ...]]:
-    """The gate that `sr calibrate` would fit on the groups of the run so far, or None; and lines that say which or why.
-
-    The lines say it with the same words.
-    """
+    """The gate that `sr calibrate` would fit on the run's groups so far, or None; and its lines on which, or why."""
     from calibrate.calibration import choose, judge
     from calibrate.convention import Convention
     from calibrate.fit import Search, fit

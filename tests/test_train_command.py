@@ -15,6 +15,7 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 import torch
+from gates import make_gate
 from safetensors.torch import load_file
 from test_rollout import Faulty
 from tiny_policy import make_tiny_policy
@@ -22,6 +23,7 @@ from typer.testing import CliRunner
 from user import SR
 
 import sr
+from calibrate.gate import save
 from collect.engine import Completion, Engine, Request, open_engine
 from collect.errors import EngineFault, InputError, SelectiveRolloutError
 from collect.games import Game, find_games
@@ -289,6 +291,20 @@ def test_games_to_learn_from_are_not_judged_on(tiny: Tiny, tmp_path: Path) -> No
     with pytest.raises(InputError, match="is learned from too"):
         train(tmp_path / "run", *tiny.options, "--eval-every", 1, "--eval-on", tiny.games)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("arms", [[], ["--arms", "off,on", "--seeds", "7"]])
+def test_a_gate_that_cannot_decide_is_refused_before_anything_is_written(
+    tiny: Tiny, tmp_path: Path, arms: list[str]
+) -> None:
+    save(make_gate(group_size=8, horizon=7, step=2), tmp_path / "gate.json")
+    for gate, complaint in (
+        (["--threshold", 5], "--threshold 5: prefix_edit_distance_mean lies in"),
+        (["--threshold", "auto", "--gate", tmp_path / "gate.json"], "fitted on groups of 8, not 3"),
+    ):
+        with pytest.raises(InputError, match=complaint):
+            train(tmp_path / "run", *tiny.options, *gate, *arms)
+        assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

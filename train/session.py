@@ -19,7 +19,7 @@ from collect.store import RunWriter, check_run, is_run, open_run, read_run, scan
 from train import checkpoint
 from train.checkpoint import Progress
 from train.evaluation import Evaluator, check_held_out
-from train.gating import begin, find_gate
+from train.gating import begin, check_gate, find_gate
 from train.layout import find_layout
 from train.learner import Learner
 from train.log import Log
@@ -65,7 +65,9 @@ def plan(config: Path | None, flags: Mapping[str, Any], say: Callable[[str], Non
     settings, lines = find_gate(settings, settings.configuration(policy))
     for line in lines:
         say(line)
-    return Plan(settings, policy, settings.configuration(policy))
+    configuration = settings.configuration(policy)
+    check_gate(settings, configuration)
+    return Plan(settings, policy, configuration)
 
 
 def planned_again(run: Path, flags: Mapping[str, Any]) -> Plan:

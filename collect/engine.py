@@ -137,8 +137,10 @@ def resolve_engine(name: str, deterministic: bool = False) -> str:
     return name
 
 
-def open_engine(name: str, policy: Policy, deterministic: bool = False) -> Engine:
+def open_engine(name: str, policy: Policy, deterministic: bool = False, lora_rank: int | None = None) -> Engine:
     """Load the policy into the engine called `name`; see `resolve_engine` for `deterministic`.
+
+    `lora_rank` is the highest rank of adapters that will follow, where the policy's own does not say.
 
     Raises:
         InputError: unknown engine, or one that cannot load this policy.
@@ -148,7 +150,7 @@ def open_engine(name: str, policy: Policy, deterministic: bool = False) -> Engin
     if resolve_engine(name, deterministic) == "vllm":
         from collect.engine_vllm import VllmDecoder
 
-        return ThreadedEngine(VllmDecoder(policy))
+        return ThreadedEngine(VllmDecoder(policy, lora_rank=lora_rank))
     from collect.engine_transformers import TransformersDecoder
 
     return ThreadedEngine(TransformersDecoder(policy, deterministic=deterministic))

@@ -50,15 +50,18 @@ class VllmDecoder:
         policy: Policy,
         precision: Literal["bfloat16", "float32"] = "bfloat16",
         adapters: Literal["merged", "lora"] | None = None,
+        lora_rank: int | None = None,
     ) -> None:
         """Load the policy, in `precision`; `adapters` says how they are served, by default as suits the machine.
+
+        `lora_rank` is the highest rank of later adapters, if it is known.
 
         Raises:
             InputError: vLLM cannot load the model, or the adapter does not fit it.
         """
         lora = adapters == "lora" if adapters else not vllm_is_for_cpus()
         with _silence():
-            self._engine = _open(policy, precision, lora)
+            self._engine = _open(policy, precision, lora, lora_rank)
         self._adapters: _Adapters = _LoraRequests(self._engine) if lora else _Merged(self._engine)
         self._running: dict[str, Running] = {}
         self._ids = map(str, count())
@@ -210,7 +213,7 @@ class _LoraRequests:
         self.request = new
 
 
-def _open(policy: Policy, precision: str, lora: bool) -> Any:
+def _open(policy: Policy, precision: str, lora: bool, lora_rank: int | None) -> Any:
     """vLLM's engine with the base model loaded."""
     os.environ.update(ENVIRONMENT)  # it is read when vLLM is imported
     import torch
@@ -226,7 +229,7 @@ def _open(policy: Policy, precision: str, lora: bool) -> Any:
     else:
         settings["enable_sleep_mode"] = True  # a learner may need the same GPU
     if lora:
-        settings |= {"enable_lora": True, "max_lora_rank": _lora_rank(policy)}
+        settings |= {"enable_lora": True, "max_lora_rank": _lora_rank(policy, lora_rank)}
     arguments = EngineArgs(
         model=policy.model,
         dtype=precision,
@@ -286,15 +289,15 @@ def _cache_bytes() -> int:
     return min(KV_MOST, int(KV_SHARE * psutil.virtual_memory().available))
 
 
-def _lora_rank(policy: Policy) -> int:
-    """The rank to reserve space for. Raises `InputError` where the adapter's is more than vLLM can."""
-    rank = LEAST_LORA_RANK
+def _lora_rank(policy: Policy, later: int | None) -> int:
+    """The rank to reserve space for. Raises `InputError` where it is more than vLLM can."""
+    rank = max(LEAST_LORA_RANK, later or 0)
     if policy.adapter is not None:
         rank = max(rank, json.loads((policy.adapter / "adapter_config.json").read_text())["r"])
     for possible in LORA_RANKS:
         if rank <= possible:
             return possible
-    raise InputError(f"--adapter {policy.adapter}: rank {rank} is more than vLLM serves ({LORA_RANKS[-1]})")
+    raise InputError(f"LoRA rank {rank} is more than vLLM serves ({LORA_RANKS[-1]}); take less, or another engine")
 
 
 def _first_line(error: BaseException) -> str:

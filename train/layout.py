@@ -19,10 +19,12 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
+import torch.distributed
+from torch.distributed.rendezvous import rendezvous
 
 from collect.errors import InputError
 
+_dist: Any = torch.distributed  # it does not say all that it has
 PATIENCE = timedelta(days=7)  # those that follow wait while the first one samples
 
 
@@ -54,35 +56,45 @@ def find_layout(gpus: int | None = None, environment: Mapping[str, str] = os.env
 
 
 class Peers:
-    """The learners together. With one learner every method does nothing, or returns what it was given."""
+    """The learners together. With one learner every method does nothing, or returns what it was given.
+
+    They meet in process groups of their own and not in PyTorch's default one: an engine in the first process would take
+    that for its own, and wait in it for processes that know nothing of engines.
+    """
 
     def __init__(self, layout: Layout) -> None:
         """Meet the others, as torchrun arranges."""
         self.rank, self.count = layout.rank, layout.learners
-        if self.count > 1 and not dist.is_initialized():
+        self._messages: Any = None
+        self._gradients: Any = None
+        if self.count > 1:
+            store, rank, count = next(rendezvous("env://", timeout=PATIENCE))
             # Messages go between CPUs, gradients between devices.
-            dist.init_process_group("gloo" if layout.device == "cpu" else "cpu:gloo,cuda:nccl", timeout=PATIENCE)
+            self._messages = _dist.ProcessGroupGloo(_dist.PrefixStore("messages", store), rank, count, PATIENCE)
+            self._gradients = self._messages
+            if layout.device != "cpu":
+                self._gradients = _dist.ProcessGroupNCCL(_dist.PrefixStore("gradients", store), rank, count, PATIENCE)
 
     def tell(self, message: Any) -> None:
         """From the first: hand all others a message made of JSON values."""
         if self.count > 1:
             text = torch.frombuffer(bytearray(json.dumps(message).encode()), dtype=torch.uint8)
-            dist.broadcast(torch.tensor([len(text)]), 0)
-            dist.broadcast(text, 0)
+            self._messages.broadcast(torch.tensor([len(text)]), 0).wait()
+            self._messages.broadcast(text, 0).wait()
 
     def hear(self) -> Any:
         """From the others: wait for the first one's next message."""
         length = torch.zeros(1, dtype=torch.int64)
-        dist.broadcast(length, 0)
+        self._messages.broadcast(length, 0).wait()
         text = torch.empty(int(length), dtype=torch.uint8)
-        dist.broadcast(text, 0)
+        self._messages.broadcast(text, 0).wait()
         return json.loads(text.numpy().tobytes())
 
     def add(self, tensors: list[torch.Tensor]) -> None:
         """Put in the place of these tensors, of one type, their sums over all learners: the same bits everywhere."""
         if self.count > 1:
             flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-            dist.all_reduce(flat)
+            self._gradients.allreduce(flat).wait()
             for tensor, part in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors]), strict=True):
                 tensor.copy_(part.view_as(tensor))
 
@@ -90,9 +102,8 @@ class Peers:
         """Put in the place of these tensors those of the first learner."""
         if self.count > 1:
             for tensor in tensors:
-                dist.broadcast(tensor, 0)
+                self._gradients.broadcast(tensor, 0).wait()
 
     def part(self) -> None:
         """Leave the others."""
-        if self.count > 1 and dist.is_initialized():
-            dist.destroy_process_group()
+        self._messages = self._gradients = None

@@ -1,11 +1,13 @@
 """TensorBoard and Weights & Biases, for who watches runs there."""
 
+import hashlib
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from collect.errors import MissingDependency
+from collect.store import read_run
 from train.log import Tracker
 
 
@@ -33,11 +35,17 @@ class WandB:
     """Sends numbers to a project of Weights & Biases; its own environment variables say where and whether online."""
 
     def __init__(self, run: Path, project: str, configuration: Mapping[str, Any]) -> None:
-        """The run has the id of its folder, so that a resumed one goes on there."""
+        """A resumed run goes on where it was; the arms of another experiment have the same names, and other ids."""
         import wandb
 
+        begun = f"{run.resolve()} {read_run(run).created}"
         self._run: Any = wandb.init(
-            project=project, name=run.name, id=run.name, resume="allow", dir=str(run), config=dict(configuration)
+            project=project,
+            name=run.name,
+            id=hashlib.sha256(begun.encode()).hexdigest()[:16],
+            resume="allow",
+            dir=str(run),
+            config=dict(configuration),
         )
 
     def write(self, iteration: int, numbers: Mapping[str, float]) -> None:

@@ -367,6 +367,41 @@ def test_matched_arms_play_the_same_games_with_the_same_requests(tiny: Tiny, tmp
     assert train(tmp_path, *one, *arms).count("all 1 iterations are done") == 2
 
 
+def test_arms_that_begin_after_an_interruption_have_the_settings_of_the_first(
+    ungated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Named in a file only; with a gate that was found, and a later one that would be found now."""
+    (tmp_path / "runs" / "early").mkdir(parents=True)
+    save(make_gate(horizon=7, step=2), tmp_path / "runs" / "early" / "gate.json")
+    (tmp_path / "arms.toml").write_text('arms = ["off", "on"]\nseeds = [3]\nlearning-rate = 0.002\neval-every = 0\n')
+    monkeypatch.chdir(tmp_path)
+    trained = session.train
+
+    def dies_in_the_second(plan: session.Plan, run: Path, screen: Any) -> None:
+        if run.name == "on-3":
+            raise KeyboardInterrupt
+        trained(plan, run, screen)
+
+    monkeypatch.setattr(session, "train", dies_in_the_second)
+    options = ["--from", ungated, "--groups", 3, "--iterations", 1, "--engine", "transformers", "--dtype", "fp32"]
+    died = CliRunner().invoke(sr.app, ["train", "AB", *map(str, options), "--config", "arms.toml"])
+    assert died.exit_code == 130
+    monkeypatch.setattr(session, "train", trained)
+    (tmp_path / "runs" / "late").mkdir()
+    save(make_gate(horizon=7, step=3), tmp_path / "runs" / "late" / "gate.json")
+
+    with pytest.raises(InputError, match=r"^--learning-rate 0\.5: the run has 0\.002; a resumed run keeps"):
+        train("AB", "--resume", "--learning-rate", 0.5)
+    with pytest.raises(InputError, match="AB/off-3: holds a run already"):
+        train("AB", *options, "--config", "arms.toml")
+    train("AB", "--resume", "--iterations", 1)
+    off, on = (read_run(tmp_path / "AB" / arm).configuration for arm in ("off-3", "on-3"))
+    own = ("arm", "gate_mode", "seed")
+    assert {k: v for k, v in off.items() if k not in own} == {k: v for k, v in on.items() if k not in own}
+    assert (off["arm"], on["arm"], on["learning_rate"]) == ("off", "on", 0.002)
+    assert rows(tmp_path / "AB" / "on-3")[0]["gate_step"] == 2
+
+
 def test_when_every_group_is_cut_nothing_is_learned_and_the_run_goes_on(tiny: Tiny, tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(run, *tiny.options, "--threshold", 1, "--at-step", 1, "--audit", 0)

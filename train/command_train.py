@@ -167,28 +167,27 @@ def train(
     new adapter. Ctrl-C and kills lose nothing that --resume does not make up for. docs/training.md explains it all.
     """
     from collect.store import new_run_folder
-    from train.arms import arms_of
+    from train.arms import are_settled, arms_of, settle, settled
     from train.session import check_new, plan, planned_again
-    from train.settings import CHANGEABLE, Settings
+    from train.settings import Settings
 
     quiet = quiet or _follows()
     say = (lambda line: None) if quiet else typer.echo
     flags = {name: value for name, value in ctx.params.items() if name in Settings.model_fields and value is not None}
-    if resume and out is None:
-        raise InputError("--resume: name the RUN to go on with")
     if resume and config is not None:
         raise InputError(f"--config {config}: a resumed run keeps its settings; drop it")
-    if out is not None and resume and not arms:
-        runs = [(out, planned_again(out, flags))]
+    if resume and out is None:
+        raise InputError("--resume: name the RUN to go on with")
+    folder = out or new_run_folder(RUNS, "train")
+    if resume:
+        whole = settled(folder, flags) if are_settled(folder) else planned_again(folder, flags)
     else:
         whole = plan(config, flags, say)
-        runs = arms_of(whole, out or new_run_folder(RUNS, "train"))
-        changes = {name: value for name, value in flags.items() if name in CHANGEABLE}
-        for index, (folder, _) in enumerate(runs):
-            if resume and (folder / "run.json").is_file():
-                runs[index] = (folder, planned_again(folder, changes))
-            elif not _follows():
-                check_new(folder)
+        if not _follows():
+            check_new(folder)
+            if whole.settings.arms is not None:
+                settle(whole, folder)
+    runs = arms_of(whole, folder)
     for folder, one in runs:
         _train(folder, one, say, quiet)
 

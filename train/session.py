@@ -26,7 +26,7 @@ from train.log import Log
 from train.loop import Screen, Training, initial
 from train.rolling import Frozen, Live, Source
 from train.schedule import Schedule
-from train.settings import CHANGEABLE, Settings, flag_of, gather, resolve
+from train.settings import CHANGEABLE, Settings, brief, flag_of, gather, resolve
 from train.trackers import check_trackers, open_trackers
 
 _COMMAND = "train"
@@ -80,14 +80,24 @@ def planned_again(run: Path, flags: Mapping[str, Any]) -> Plan:
     options = there.facts.get("options")
     if there.command != _COMMAND or not isinstance(options, dict):
         raise InputError(f"{run}: holds a run of sr {there.command}, not of sr {_COMMAND}; nothing to go on with")
+    return continued(options, there.configuration, flags)
+
+
+def continued(options: Mapping[str, Any], configuration: Mapping[str, Any], flags: Mapping[str, Any]) -> Plan:
+    """What was planned with these options and has this identity; of the flags, those that may change take effect.
+
+    Raises:
+        InputError: a flag says something else than the options; something that they name is not there any more.
+    """
     before = gather(None, options)
     changed = before.model_copy(update=gather(None, {**options, **flags}).model_dump(include={*flags, *CHANGEABLE}))
     for name in flags:
         old, new = getattr(before, name), getattr(changed, name)
         if name not in CHANGEABLE and old != new:
-            raise InputError(f"{flag_of(name)} {new}: the run has {old}; a resumed run keeps its settings")
+            told = f"{flag_of(name)} {brief(new)}: the run has {brief(old)}"
+            raise InputError(f"{told}; a resumed run keeps its settings")
     check_trackers(changed.tensorboard, changed.wandb)
-    return Plan(changed, find_policy(changed.model, changed.adapter), there.configuration)
+    return Plan(changed, find_policy(changed.model, changed.adapter), dict(configuration))
 
 
 def check_new(run: Path) -> None:

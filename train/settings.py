@@ -201,7 +201,7 @@ def gather(config: Path | None, flags: Mapping[str, Any]) -> Settings:
             raise InputError(str(first["ctx"]["error"])) from None
         name = str(first["loc"][0])
         where = flag_of(name) if name in flags or config is None else f"{config}: {name}"
-        raise InputError(f"{where} {_brief(values[name])}: {_reason(first)}") from None
+        raise InputError(f"{where} {brief(values[name])}: {_reason(first)}") from None
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -251,7 +251,8 @@ def flag_of(name: str) -> str:
     return _FLAGS.get(name, "--" + name.replace("_", "-"))
 
 
-def _brief(value: Any) -> str:
+def brief(value: Any) -> str:
+    """A value as a flag has it."""
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 

@@ -437,7 +437,7 @@ def test_without_a_gate_a_run_calibrates_itself_or_says_why_not(
 def test_a_run_learns_from_a_frozen_one_gated_or_not(
     ungated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_engine(*_: object) -> Engine:
+    def no_engine(*_: object, **__: object) -> Engine:
         raise AssertionError("nothing is to be rolled out")
 
     monkeypatch.setattr(session, "open_engine", no_engine)
@@ -486,7 +486,7 @@ def games(tiny: Tiny) -> list[Game]:
 
 
 def break_engine(monkeypatch: pytest.MonkeyPatch, begins: str) -> None:
-    monkeypatch.setattr(session, "open_engine", lambda *a: Broken(open_engine(*a), begins))
+    monkeypatch.setattr(session, "open_engine", lambda *a, **k: Broken(open_engine(*a, **k), begins))
 
 
 def test_a_group_that_fails_is_recorded_and_the_others_are_learned_from(
@@ -530,7 +530,7 @@ def test_a_policy_that_says_nothing_is_learned_from_without_a_number_going_astra
                 return Completion(whole.token_ids[stops[0] :], whole.logprobs[stops[0] :], "stop")
             return whole
 
-    monkeypatch.setattr(session, "open_engine", lambda *a: Silent(open_engine(*a), "none"))
+    monkeypatch.setattr(session, "open_engine", lambda *a, **k: Silent(open_engine(*a, **k), "none"))
     run = tmp_path / "run"
     train(run, *tiny.options)
     assert not [v for row in rows(run) for v in row.values() if isinstance(v, float) and not math.isfinite(v)]

@@ -234,7 +234,7 @@ def _engine(plan: Plan, run: Path, progress: Progress) -> Engine | None:
     policy = plan.policy
     if progress.adapter is not None:
         policy = replace(policy, adapter=run / progress.adapter, version=progress.iteration)
-    return open_engine(plan.settings.engine, policy, plan.settings.deterministic)
+    return open_engine(plan.settings.engine, policy, plan.settings.deterministic, lora_rank=plan.settings.rank)
 
 
 def _settled(source: Path, settings: Settings) -> dict[str, Any]:

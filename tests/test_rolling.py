@@ -10,11 +10,14 @@ import pytest
 from synthetic import make_group
 from test_watch import Asked
 
+from collect.engine import Sampling
 from collect.errors import InputError
+from collect.rollout import Settings, Task
 from collect.store import open_run, scan
 from collect.trajectory import Decision, Group
 from train.frozen import stored_groups
-from train.rolling import Frozen, Rolled, replayed
+from train.rolling import Frozen, Live, Rolled, replayed
+from train.schedule import Schedule
 
 RNG = random.Random(0)
 CUT = Decision(2, 0.1, 0.2, flagged=True, enforced=True)
@@ -76,6 +79,24 @@ def test_a_group_that_no_step_flags_keeps_the_last_decision() -> None:
 
 
 # The run
+
+
+def test_a_group_of_another_iteration_is_not_learned_from_again_but_a_fresh_one_left_over_is(tmp_path: Path) -> None:
+    planned, fresh = make_group(RNG), make_group(RNG, visit=-1)
+    source = write(tmp_path / "run", [planned, fresh])  # both of policy version 0: iteration 1
+    with open_run(source, {"model": "m"}, {}) as run:
+        schedule = Schedule([planned.game], 1, 7)
+        settings = Settings(4, 6, Sampling(0.7), 1, 7)
+        live = Live(schedule, None, None, None, settings, run)  # type: ignore[arg-type]
+
+        def again(group: Group, version: int) -> Rolled:
+            task = Task(group.game, group.visit)
+            return asyncio.run(live.roll([task], version, None, None, lambda done: None))
+
+        assert again(planned, 0).groups[0].id == planned.id
+        with pytest.raises(InputError, match=rf"group {planned.id} belongs to iteration 1, not 2; the games are not"):
+            again(planned, 1)
+        assert again(fresh, 1).groups[0].id == fresh.id
 
 
 def test_every_pass_takes_every_whole_group_once_under_an_id_of_its_own(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 import torch
 from gates import make_gate
 from safetensors.torch import load_file
+from synthetic import make_group
 from test_rollout import Faulty
 from tiny_policy import make_tiny_policy
 from typer.testing import CliRunner
@@ -29,7 +31,7 @@ from collect.errors import EngineFault, InputError, SelectiveRolloutError
 from collect.games import Game, find_games
 from collect.policy import Policy
 from collect.schema import EVALUATIONS, ITERATIONS
-from collect.store import read_run, scan
+from collect.store import open_run, read_run, scan
 from train import session
 
 CLOCKS = [name for name in ITERATIONS.arrow.names if name.startswith("seconds")]
@@ -272,6 +274,30 @@ def test_a_finished_run_does_nothing_more_until_it_is_told_to_go_further(
 def test_another_setting_on_resume_is_refused(whole: tuple[Path, str]) -> None:
     with pytest.raises(InputError, match=r"^--seed 8: the run has 7; a resumed run keeps its settings$"):
         train(whole[0], "--resume", "--seed", 8)
+
+
+def test_with_other_games_than_it_began_with_a_run_does_not_go_on(ungated: Path, tiny: Tiny, tmp_path: Path) -> None:
+    run = shutil.copytree(ungated, tmp_path / "run")
+    games = shutil.copytree(tiny.games, tmp_path / "games")
+    (run / "run.json").write_text((run / "run.json").read_text().replace(str(tiny.games), str(games)))
+    session.planned_again(run, {})
+    shutil.rmtree(next(games.iterdir()))
+    with pytest.raises(InputError, match="does not hold what the run began with; restore that, or begin another"):
+        train(run, "--resume", "--iterations", 3)
+
+
+def test_with_other_groups_than_it_began_with_a_frozen_run_is_not_learned_from_further(
+    ungated: Path, tmp_path: Path
+) -> None:
+    source = shutil.copytree(ungated, tmp_path / "source")
+    flags = {"from_run": str(source), "engine": "transformers", "threshold": "off"}
+    begun = session.plan(None, flags, print)
+    options = begun.settings.options(begun.policy)
+    assert session.continued(options, begun.configuration, flags) == begun
+    with open_run(source, read_run(source).configuration, {}, command="train") as more:
+        more.add(make_group(random.Random(0)))
+    with pytest.raises(InputError, match=f"--from {source}: does not hold what the run began with"):
+        session.continued(options, begun.configuration, flags)
 
 
 def test_a_run_is_not_begun_over_another(whole: tuple[Path, str], tiny: Tiny) -> None:

@@ -82,7 +82,7 @@ class Live:
         self, tasks: Sequence[Task], version: int, watcher: Watcher | None, audit: Audit | None, count: Counter
     ) -> Rolled:
         """See `Source`."""
-        there = self._restored(tasks)
+        there = self._restored(tasks, version)
         restored, failed, message = len(there), 0, ""
         settings = replace(self._rollout, policy_version=version)
         rollout = Rollout(self._engine, self._environments, self._prompt, settings, watcher, audit)
@@ -99,12 +99,20 @@ class Live:
         self._run.flush()
         return Rolled([there[task.group_id] for task in tasks if task.group_id in there], failed, restored, message)
 
-    def _restored(self, tasks: Sequence[Task]) -> dict[str, Group]:
+    def _restored(self, tasks: Sequence[Task], version: int) -> dict[str, Group]:
         games = {task.group_id: task.game for task in tasks if task.group_id in self._run.committed}
         if not games:
             return {}
         stored = stored_groups(self._run.folder, only=games.keys(), steps_logged=False)
-        return {group.id: replace(group, game=games[group.id]) for group in stored}
+        restored = {group.id: replace(group, game=games[group.id]) for group in stored}
+        for name, group in restored.items():
+            # An iteration done again may need fewer fresh groups (visits under 0): a later one takes what is left over.
+            if group.policy_version != version and group.visit >= 0:
+                raise InputError(
+                    f"{self._run.folder}: group {name} belongs to iteration {group.policy_version + 1}, not "
+                    f"{version + 1}; the games are not those that the run began with: restore them"
+                )
+        return restored
 
 
 class Frozen:
@@ -120,7 +128,7 @@ class Frozen:
         self._groups = groups
         self._seed = seed
         self._run = run
-        self._stored = _whole(source)
+        self._stored = whole_groups(source)
         visits = [task.visit for task in self._stored]
         self._first, self._span = min(visits), max(visits) - min(visits) + 1
 
@@ -161,7 +169,8 @@ class Frozen:
         return group_id(task.game, (task.visit - self._first) % self._span + self._first)
 
 
-def _whole(source: Path) -> list[Task]:
+def whole_groups(source: Path) -> list[Task]:
+    """The groups of a run that were not cut, as tasks, sorted; InputError where the source is no run or has none."""
     import polars as pl
 
     columns = ("game_id", "split", "task_type", "visit")

@@ -1,6 +1,7 @@
 """One session of a training run: everything that it needs is opened, trained with, and closed again."""
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -24,12 +25,13 @@ from train.layout import find_layout
 from train.learner import Learner
 from train.log import Log
 from train.loop import Screen, Training, initial
-from train.rolling import Frozen, Live, Source
+from train.rolling import Frozen, Live, Source, whole_groups
 from train.schedule import Schedule
 from train.settings import CHANGEABLE, Settings, brief, flag_of, gather, resolve
 from train.trackers import check_trackers, open_trackers
 
 _COMMAND = "train"
+_LEARNED_FROM = "learned_from"
 # What a frozen run settles: its groups were rolled out so.
 _OF_A_RUN = ("model", "group_size", "horizon", "temperature", "max_tokens", "prompt", "show_commands")
 
@@ -65,7 +67,7 @@ def plan(config: Path | None, flags: Mapping[str, Any], say: Callable[[str], Non
     settings, lines = find_gate(settings, settings.configuration(policy))
     for line in lines:
         say(line)
-    configuration = settings.configuration(policy)
+    configuration = settings.configuration(policy) | {_LEARNED_FROM: _learned_from(settings)}
     check_gate(settings, configuration)
     return Plan(settings, policy, configuration)
 
@@ -97,7 +99,23 @@ def continued(options: Mapping[str, Any], configuration: Mapping[str, Any], flag
             told = f"{flag_of(name)} {brief(new)}: the run has {brief(old)}"
             raise InputError(f"{told}; a resumed run keeps its settings")
     check_trackers(changed.tensorboard, changed.wandb)
+    if configuration.get(_LEARNED_FROM, now := _learned_from(before)) != now:
+        named = f"--from {before.from_run}" if before.from_run else f"--games {before.games}"
+        raise InputError(f"{named}: does not hold what the run began with; restore that, or begin another run")
     return Plan(changed, find_policy(changed.model, changed.adapter), dict(configuration))
+
+
+def _learned_from(settings: Settings) -> str:
+    """What a run learns from, as a SHA-256 of names: those of its games, or of the groups of a frozen run.
+
+    The order of games and groups, and so which an iteration takes, is drawn over all of them: were there others later,
+    some would be learned from twice.
+    """
+    if settings.from_run is not None:
+        names = [task.group_id for task in whole_groups(Path(settings.from_run))]
+    else:
+        names = [game.id for game in choose_games(settings.games)[0]]
+    return hashlib.sha256("\n".join(sorted(names)).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def check_new(run: Path) -> None:

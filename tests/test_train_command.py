@@ -482,6 +482,23 @@ def test_a_run_learns_from_a_frozen_one_gated_or_not(
     assert scan(tmp_path / "on-3", "steps").collect().is_empty()
 
 
+@pytest.mark.parametrize("mode", ["on", "shadow"])
+def test_a_group_of_a_frozen_run_is_audited_once_however_often_it_is_learned_from(
+    ungated: Path, tmp_path: Path, mode: str
+) -> None:
+    options = ["--from", ungated, "--groups", 3, "--eval-every", 0, "--engine", "transformers", "--dtype", "fp32"]
+    held = scan(ungated, "groups").collect().height
+    train(tmp_path / "run", *options, "--iterations", held, "--threshold", 1, "--at-step", 1, "--gate-mode", mode)
+    iterations = rows(tmp_path / "run")
+
+    assert sum(row["groups"] for row in iterations) == 3 * held
+    last = iterations[-1]
+    assert 0 < last["audit_flagged"] <= held
+    assert last["audit_runs"] == last["audit_flagged"]
+    assert last["audit_flagged"] == iterations[(held - 1) // 3]["audit_flagged"]
+    assert sum(row["groups_audited"] for row in iterations) == (last["audit_runs"] if mode == "on" else 0)
+
+
 def test_games_of_a_frozen_run_are_not_judged_on(ungated: Path, tiny: Tiny, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is learned from too"):
         train(tmp_path / "run", "--from", ungated, "--engine", "transformers", "--eval-on", tiny.games)

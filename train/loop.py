@@ -123,7 +123,8 @@ class Training:
         if self._due(iteration, last):
             with clock.of("evaluation"):
                 await self._evaluate(iteration)
-        change = after_iteration(gating, harvest.groups, iteration, self._settings, self._run.folder)
+        new = [group for group in harvest.groups if self._source.is_new(group)]
+        change = after_iteration(gating, new, iteration, self._settings, self._run.folder)
         if change.gate is not None:
             gates.save(change.gate, self._run.folder / GATE_FILE)
         row = iteration_row(iteration, harvest, chosen, update, change.seen, clock, timed.seconds if timed else 0.0)

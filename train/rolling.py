@@ -44,6 +44,10 @@ class Source(Protocol):
         """Further tasks, after the first `taken`."""
         ...
 
+    def is_new(self, group: Group) -> bool:
+        """Whether nothing was known of the group before: only such say something of the gate that is not known."""
+        ...
+
     async def roll(
         self, tasks: Sequence[Task], version: int, watcher: Watcher | None, audit: Audit | None, count: Counter
     ) -> Rolled:
@@ -77,6 +81,10 @@ class Live:
     def fresh(self, taken: int) -> Iterator[Task]:
         """See `Source`."""
         return self._schedule.fresh(taken)
+
+    def is_new(self, group: Group) -> bool:
+        """See `Source`: always."""
+        return True
 
     async def roll(
         self, tasks: Sequence[Task], version: int, watcher: Watcher | None, audit: Audit | None, count: Counter
@@ -118,8 +126,9 @@ class Live:
 class Frozen:
     """Takes the whole groups of a run on disk, in passes, each in an order of its own.
 
-    A group is named anew in every pass after the first, by a later visit. Those that were cut are left out: what would
-    have become of them is not known.
+    A group is named anew in every pass after the first, by a later visit, and not audited again: how it ends is known,
+    and counting it as evidence twice would make the gate's precision look surer than it is. Groups that were cut are
+    left out: what would have become of them is not known.
     """
 
     def __init__(self, source: Path, groups: int, seed: int, run: RunWriter) -> None:
@@ -141,6 +150,10 @@ class Frozen:
         """None: the run has no others."""
         return iter(())
 
+    def is_new(self, group: Group) -> bool:
+        """See `Source`: in the first pass."""
+        return group.visit < self._first + self._span
+
     async def roll(
         self, tasks: Sequence[Task], version: int, watcher: Watcher | None, audit: Audit | None, count: Counter
     ) -> Rolled:
@@ -151,7 +164,8 @@ class Frozen:
         groups = []
         for task in tasks:
             group = replace(by_name[names[task.group_id]], visit=task.visit, policy_version=version, decision=None)
-            groups.append(replayed(group, watcher, audit) if watcher else group)
+            reviewed = audit if self.is_new(group) else None
+            groups.append(replayed(group, watcher, reviewed) if watcher else group)
             if task.group_id not in self._run.committed:
                 self._run.add(groups[-1])
             count(len(groups))

@@ -33,6 +33,7 @@ from collect.policy import Policy
 from collect.schema import EVALUATIONS, ITERATIONS
 from collect.store import open_run, read_run, scan
 from train import session
+from train.loop import worth_keeping
 
 CLOCKS = [name for name in ITERATIONS.arrow.names if name.startswith("seconds")]
 NOT_COMPARED = [*CLOCKS, "peak_memory_bytes", "groups_restored"]
@@ -136,8 +137,18 @@ def test_of_the_adapters_the_last_and_those_that_were_evaluated_are_kept(whole: 
     progress = json.loads((run / "checkpoint" / "iteration-000003" / "progress.json").read_text())
     updated = [row["iteration"] for row in rows(run) if row["updated"]]
     kept = {int(path.name) for path in (run / "adapters").iterdir()}
-    assert kept == {i for i in updated if i in (2, 3)} | {updated[-1]}
+    assert kept == {max(i for i in updated if i <= evaluated) for evaluated in (2, 3)}
     assert progress["adapter"] == f"adapters/{updated[-1]:06d}"
+
+
+def test_an_adapter_that_was_evaluated_after_an_iteration_without_an_update_is_kept(tmp_path: Path) -> None:
+    evaluations = [{"iteration": iteration} for iteration in (0, 2, 5)]
+    for number in (1, 3, 4, 6, 8):
+        (tmp_path / "adapters" / f"{number:06d}").mkdir(parents=True)
+    # Nothing was learned in iterations 2 and 5; 8 was interrupted, and taught nothing when it was done again.
+    assert worth_keeping(tmp_path, "000006", evaluations) == {"000001", "000004", "000006"}
+    assert worth_keeping(tmp_path, None, evaluations) == set()
+    assert worth_keeping(tmp_path / "none", None, evaluations) == set()
 
 
 def test_an_iteration_counts_what_its_groups_hold(whole: tuple[Path, str]) -> None:

@@ -217,10 +217,8 @@ class Training:
                 f"go on with sr train {self._run.folder} --resume"
             ) from error
         self.progress = progress
-        kept = {f"{row['iteration']:06d}" for row in self._log.rows(EVALUATIONS)}
-        if progress.adapter is not None:
-            kept.add(Path(progress.adapter).name)
-        prune(self._run.folder, kept)
+        newest = None if progress.adapter is None else Path(progress.adapter).name
+        prune(self._run.folder, worth_keeping(self._run.folder, newest, self._log.rows(EVALUATIONS)))
 
 
 def initial(gating: Gating, gate: Gate | None, run: Path) -> Progress:
@@ -228,6 +226,18 @@ def initial(gating: Gating, gate: Gate | None, run: Path) -> Progress:
     if gate is not None:
         gates.save(gate, run / GATE_FILE)
     return Progress(0, gating)
+
+
+def worth_keeping(run: Path, newest: str | None, evaluations: Sequence[Row]) -> set[str]:
+    """The names of the adapters to keep: the newest, and those that were evaluated.
+
+    An evaluation after an iteration without an update is of an earlier iteration's adapter. What is there beyond the
+    newest is left over from an iteration that was interrupted, and done again without an update.
+    """
+    folder = run / ADAPTERS
+    there = [path.name for path in folder.iterdir() if path.name <= (newest or "")] if folder.is_dir() else []
+    evaluated = [f"{row['iteration']:06d}" for row in evaluations]
+    return {max(before) for at in (newest or "", *evaluated) if (before := [name for name in there if name <= at])}
 
 
 def prune(run: Path, kept: set[str]) -> None:

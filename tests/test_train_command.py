@@ -458,6 +458,16 @@ def test_when_every_group_is_zero_variance_nothing_is_learned_and_the_run_goes_o
     assert trajectories(run).height == 6
 
 
+def test_prompts_that_taught_nothing_do_not_come_back_in_the_place_of_others(tiny: Tiny, tmp_path: Path) -> None:
+    """One step a trajectory: nobody wins, so every group asks for another in its place."""
+    options = [*tiny.options, "--max-steps", 1, "--groups", 3, "--refill", 4, "--iterations", 3]
+    train(tmp_path / "run", *options, "--skip-prompts", "--exploration", 0.1)
+    first, *later = (row for row in rows(tmp_path / "run") if row["groups"])
+    assert (first["groups_refilled"], first["prompts_skipped"]) == (4, 0)
+    assert later
+    assert sum(row["groups_refilled"] for row in later) < 4 * len(later)
+
+
 def test_without_a_gate_a_run_calibrates_itself_or_says_why_not(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

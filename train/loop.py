@@ -27,7 +27,7 @@ from collect.trajectory import Group
 from train import checkpoint
 from train.batch import Example, examples_of
 from train.checkpoint import Progress
-from train.composition import batch, missing, pass_over, updated_streaks
+from train.composition import Prompts, batch, missing, pass_over, updated_streaks
 from train.evaluation import Evaluator
 from train.gating import GATE_FILE, Gating, TimedWatcher, after_iteration, watcher_of
 from train.iteration import Clock, Harvest, iteration_row
@@ -172,10 +172,19 @@ class Training:
                     "see to it, then go on with --resume"
                 )
             wanted = min(missing(groups, places) - failed, settings.refill - refilled)
-            following = self._source.fresh(fresh)
-            tasks = [next(following) for _ in range(wanted)]
-            refilled, fresh = refilled + len(tasks), fresh + len(tasks)
+            more = self._more(wanted, fresh)
+            tasks, skipped, fresh = more.tasks, skipped + more.skipped, fresh + more.drawn
+            refilled += len(tasks)
         return Harvest(groups, failed, restored, skipped, refilled, fresh)
+
+    def _more(self, wanted: int, taken: int) -> Prompts:
+        """Fresh tasks, after the first `taken`, for so many places; fewer where prompts are passed over."""
+        settings, following = self._settings, self._source.fresh(taken)
+        drawn = tuple(next(following) for _ in range(wanted))
+        if not settings.skip_prompts:
+            return Prompts(drawn, 0, len(drawn))
+        kept = pass_over(drawn, following, self.progress.streaks, settings.exploration, settings.seed)
+        return replace(kept, drawn=len(drawn) + kept.drawn)
 
     async def _update(self, examples: Sequence[Example]) -> Update:
         """The update, in a thread: Ctrl-C need not wait for its end, but has the learner closed, which gives it up."""

@@ -239,7 +239,7 @@ def save(gate: Gate, path: Path) -> None:
         with replacing(path) as temporary:
             temporary.write_text(gate.model_dump_json(indent=2) + "\n", encoding="utf-8")
     except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}); give another --out") from error
+        raise InputError(f"{path}: cannot be written ({error.strerror}); make room or take another folder") from error
 
 
 def load(path: Path) -> Gate:

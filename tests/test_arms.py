@@ -30,6 +30,11 @@ def test_arms_are_runs_that_differ_in_gate_mode_and_seed_and_in_nothing_else() -
     assert all(plan.settings.arms is None for _, plan in runs)
 
 
+def test_without_seeds_the_arms_have_the_seed_of_the_run() -> None:
+    runs = arms_of(plan_of(arms="off,on", seed=5), Path("AB"))
+    assert [(str(folder), plan.settings.seed) for folder, plan in runs] == [("AB/off-5", 5), ("AB/on-5", 5)]
+
+
 def test_without_arms_it_is_one_run_in_the_folder_itself() -> None:
     plan = plan_of()
     assert arms_of(plan, Path("run")) == [(Path("run"), plan)]

@@ -520,6 +520,17 @@ def test_a_group_of_a_frozen_run_is_audited_once_however_often_it_is_learned_fro
     assert sum(row["groups_audited"] for row in iterations) == (last["audit_runs"] if mode == "on" else 0)
 
 
+def test_what_a_frozen_run_was_rolled_out_with_cannot_be_said_otherwise(ungated: Path, tmp_path: Path) -> None:
+    frozen = ["--from", ungated, "--engine", "transformers"]
+    with pytest.raises(InputError, match=rf"^--temperature 0\.5: {ungated} was rolled out with 0\.9; drop it$"):
+        train(tmp_path / "run", *frozen, "--temperature", 0.5)
+    (tmp_path / "other.toml").write_text("max-steps = 9\n")
+    with pytest.raises(InputError, match=rf"^--max-steps 9: {ungated} was rolled out with 7; drop it$"):
+        train(tmp_path / "run", *frozen, "--config", tmp_path / "other.toml")
+    same = {"from_run": str(ungated), "temperature": 0.9, "engine": "transformers"}
+    assert session.plan(None, same, print).settings.temperature == 0.9
+
+
 def test_games_of_a_frozen_run_are_not_judged_on(ungated: Path, tiny: Tiny, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is learned from too"):
         train(tmp_path / "run", "--from", ungated, "--engine", "transformers", "--eval-on", tiny.games)

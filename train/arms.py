@@ -33,10 +33,10 @@ class _Settled(BaseModel):
 def arms_of(whole: Plan, folder: Path) -> list[tuple[Path, Plan]]:
     """The runs of a plan and their folders, seed by seed: all arms of a seed before the next seed begins."""
     settings = whole.settings
-    if settings.arms is None or settings.seeds is None:
+    if settings.arms is None:
         return [(folder, whole)]
     runs = []
-    for seed in settings.seeds:
+    for seed in settings.seeds or (settings.seed,):
         for arm in settings.arms:
             one = settings.model_copy(update={"arms": None, "seeds": None, "gate_mode": arm, "seed": seed})
             own = {"arm": one.arm, "gate_mode": arm, "seed": seed}

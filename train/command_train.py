@@ -154,10 +154,10 @@ def train(
     wandb: Annotated[
         str | None, typer.Option(metavar="PROJECT", help="Send the numbers to this project of Weights & Biases too.")
     ] = None,
-    arms: Annotated[
-        str | None, typer.Option(help="Matched runs RUN/ARM-SEED, by gate mode: such as off,on; with --seeds.")
+    arms: Annotated[str | None, typer.Option(help="Matched runs RUN/ARM-SEED, by gate mode: such as off,on.")] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="The seeds of these runs, such as 7,13; by default --seed alone.")
     ] = None,
-    seeds: Annotated[str | None, typer.Option(help="The seeds of these runs, such as 7,13.")] = None,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:

@@ -256,9 +256,16 @@ def _engine(plan: Plan, run: Path, progress: Progress) -> Engine | None:
 
 
 def _settled(source: Path, settings: Settings) -> dict[str, Any]:
-    """The settings that a frozen run has, and the adapter that rolled it out."""
+    """The settings that a frozen run has, and the adapter that rolled it out.
+
+    The model may be named otherwise, for it may lie elsewhere by now. InputError where anything else is.
+    """
     there = read_run(source)
     settled = {name: there.configuration[name] for name in _OF_A_RUN if there.configuration.get(name) is not None}
+    for name, value in settled.items():
+        asked = getattr(settings, name)
+        if name != "model" and name in settings.model_fields_set and asked != value:
+            raise InputError(f"{flag_of(name)} {asked}: {source} was rolled out with {value}; drop it")
     adapter = there.facts.get("adapter_path")
     if settings.adapter is None:
         settled["adapter"] = "none" if adapter is None else adapter

@@ -138,8 +138,14 @@ class Settings(BaseModel):
             raise ValueError(f"--importance-cap {self.importance_cap}: must be at least 1, or 0 for no weights")
         if (self.normalisation == "constant") != (self.constant is not None):
             raise ValueError(f"--normalisation {self.normalisation}: --constant goes with `constant` and nothing else")
-        if (self.arms is None) != (self.seeds is None):
-            raise ValueError("--arms and --seeds go together: --arms off,on --seeds 7,13")
+        if self.seeds is not None and self.arms is None:
+            raise ValueError("--seeds goes with --arms: --arms off,on --seeds 7,13")
+        for name in ("arms", "seeds"):
+            named = getattr(self, name) or ()
+            if len(set(named)) < len(named):
+                raise ValueError(f"{flag_of(name)} {brief(named)}: names one twice")
+        if self.threshold == "off" and set(self.arms or ()) - {"off"}:
+            raise ValueError(f"--arms {brief(self.arms)}: no arm has a gate with --threshold off; drop one of the two")
         if self.from_run is not None and (self.refill or self.skip_prompts):
             raise ValueError("--from: a frozen run has no fresh groups for --refill or --skip-prompts")
         return self

@@ -137,12 +137,33 @@ def test_a_latest_gate_that_does_not_fit_is_left_and_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs" / "one").mkdir(parents=True)
-    save(make_gate(), tmp_path / "runs" / "one" / "gate.json")
+    for age, (name, size) in enumerate((("new", 3), ("older", 4), ("oldest", 8))):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        save(make_gate(group_size=size), tmp_path / "runs" / name / "gate.json")
+        os.utime(tmp_path / "runs" / name / "gate.json", (1e9 - age, 1e9 - age))
     settings = settings_of(group_size=8)
     found, lines = find_gate(settings, configuration_of(settings))
-    assert found.gate is None
+    assert found.gate == "runs/oldest/gate.json"
+    assert lines[1:] == ("gate: runs/oldest/gate.json",)
     assert "fitted on groups of 3, not 8" in lines[0]
+
+    settings = settings_of(group_size=5)
+    found, lines = find_gate(settings, configuration_of(settings))
+    assert found.gate is None
+    assert len(lines) == 1
+
+
+def test_the_gate_of_a_frozen_run_comes_before_later_ones_if_it_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("frozen", "runs/later"):
+        (tmp_path / folder).mkdir(parents=True)
+        save(make_gate(horizon=6), tmp_path / folder / "gate.json")
+    settings = settings_of(from_run="frozen")
+    assert find_gate(settings, configuration_of(settings))[0].gate == "frozen/gate.json"
+    save(make_gate(group_size=8), tmp_path / "frozen" / "gate.json")
+    assert find_gate(settings, configuration_of(settings))[0].gate == "runs/later/gate.json"
 
 
 def test_the_gate_of_the_warm_up_is_the_one_that_sr_calibrate_fits(tmp_path: Path) -> None:

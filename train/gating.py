@@ -107,21 +107,23 @@ def watcher_of(gating: Gating, timed: TimedWatcher | None) -> Watcher | None:
 
 
 def find_gate(settings: Settings, configuration: Mapping[str, Any]) -> tuple[Settings, tuple[str, ...]]:
-    """The settings with the gate that `--threshold auto` takes: that of the frozen run, else the latest in `runs/`, if
-    it will do; and lines that say so. A gate that was given, or is not wanted, stays as it is.
+    """The settings with the gate that `--threshold auto` takes: that of the frozen run, else the latest in `runs/`, of
+    those that can decide on its groups; and lines that say so. A gate that was given, or is not wanted, stays as it is.
     """
     if (settings.arm == "off" and not settings.arms) or settings.threshold != "auto" or settings.gate is not None:
         return settings, ()
     found = sorted(RUNS.glob(f"*/{GATE_FILE}"), key=lambda path: (path.stat().st_mtime_ns, str(path)))
     if settings.from_run is not None and (own := Path(settings.from_run, GATE_FILE)).is_file():
-        found = [own]
-    if not found:
-        return settings, ()
-    try:
-        load_for(found[-1], configuration)
-    except InputError as error:
-        return settings, (f"gate: the latest will not do ({error})",)
-    return settings.model_copy(update={"gate": str(found[-1])}), (f"gate: {found[-1]}",)
+        found.append(own)
+    lines: list[str] = []
+    for path in reversed(found):
+        try:
+            load_for(path, configuration)
+        except InputError as error:
+            lines = lines or [f"gate: the latest will not do ({error})"]
+            continue
+        return settings.model_copy(update={"gate": str(path)}), (*lines, f"gate: {path}")
+    return settings, tuple(lines)
 
 
 def begin(settings: Settings, configuration: Mapping[str, Any]) -> tuple[Gating, Gate | None, tuple[str, ...]]:

@@ -311,6 +311,21 @@ def test_with_other_groups_than_it_began_with_a_frozen_run_is_not_learned_from_f
         session.continued(options, begun.configuration, flags)
 
 
+def test_a_run_that_died_before_its_first_checkpoint_does_not_take_another_gate(tiny: Tiny, tmp_path: Path) -> None:
+    run, gate = tmp_path / "run", tmp_path / "gate.json"
+    save(make_gate(horizon=7, step=2), gate)
+    flags = {"model": str(tiny.model), "games": str(tiny.games), "group_size": 3, "horizon": 7, "gate": str(gate)}
+    begun = session.plan(None, {**flags, "engine": "transformers"}, print)
+    with open_run(run, begun.configuration, {"options": begun.settings.options(begun.policy)}, command="train"):
+        pass
+    save(make_gate(horizon=7, step=3), gate)
+    with pytest.raises(InputError, match=f"^--gate {gate}: is not what it was when the run was planned; restore it$"):
+        train(run, "--resume")
+    gate.unlink()
+    with pytest.raises(InputError, match=f"^--gate {gate}: is not what it was"):
+        train(run, "--resume")
+
+
 def test_a_run_is_not_begun_over_another(whole: tuple[Path, str], tiny: Tiny) -> None:
     with pytest.raises(InputError, match="holds a run already; give --resume"):
         train(whole[0], *tiny.options)

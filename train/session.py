@@ -138,6 +138,8 @@ def train(plan: Plan, run: Path, screen: Screen) -> None:
         follow(Learner(policy, settings.learner(), layout))
         return
     check_run(run, plan.configuration, command=_COMMAND)
+    if checkpoint.newest(run) is None:
+        _check_unchanged(plan)
     parts = _Parts.of(plan)
     learner = Learner(policy, settings.learner(), layout)
     with ExitStack() as stack:
@@ -169,6 +171,16 @@ def train(plan: Plan, run: Path, screen: Screen) -> None:
             progress,
         )
         asyncio.run(training.run(settings.iterations or 0))
+
+
+def _check_unchanged(plan: Plan) -> None:
+    """Raise `InputError` where the gate or the adapter to begin with is not what was planned; checkpoints hold both."""
+    settings, planned = plan.settings, plan.configuration
+    gate_there = settings.gate is None or Path(settings.gate).is_file()
+    if not gate_there or settings.gate_fingerprint != planned["gate"]:
+        raise InputError(f"--gate {settings.gate}: is not what it was when the run was planned; restore it")
+    if plan.policy.fingerprint != planned["adapter"]:
+        raise InputError(f"--adapter {settings.adapter}: is not what it was when the run was planned; restore it")
 
 
 def follow(learner: Learner) -> None:

@@ -156,6 +156,11 @@ class Settings(BaseModel):
         return "off" if self.threshold == "off" else self.gate_mode
 
     @property
+    def gate_fingerprint(self) -> str | None:
+        """What the file of the gate holds, by its SHA-256; None without one."""
+        return None if self.gate is None else hashlib.sha256(Path(self.gate).read_bytes()).hexdigest()
+
+    @property
     def sampling(self) -> "Sampling":
         """How training samples: top-p is 1, for the learner knows no other distribution."""
         from collect.engine import Sampling
@@ -181,8 +186,8 @@ class Settings(BaseModel):
     def configuration(self, policy: "Policy") -> dict[str, Any]:
         """What identifies the run, as JSON values: weights and gate by what they hold, not by where they lie."""
         same = self.model_dump(mode="json", exclude={*CHANGEABLE, "arms", "seeds"})
-        gate = None if self.gate is None else hashlib.sha256(Path(self.gate).read_bytes()).hexdigest()
-        return same | {"model": policy.name, "adapter": policy.fingerprint, "gate": gate, "top_p": 1.0, "arm": self.arm}
+        policy_and_gate = {"model": policy.name, "adapter": policy.fingerprint, "gate": self.gate_fingerprint}
+        return same | policy_and_gate | {"top_p": 1.0, "arm": self.arm}
 
     def options(self, policy: "Policy") -> dict[str, Any]:
         """What `--config` takes back."""

@@ -75,6 +75,15 @@ def test_an_iteration_done_again_replaces_its_row_and_those_after_it(tmp_path: P
     assert resumed.rows(EVALUATIONS) == []
 
 
+def test_a_log_of_a_version_with_fewer_columns_is_gone_on_with(tmp_path: Path) -> None:
+    Log(tmp_path, 0).iteration(an_iteration(1))
+    path = path_of(tmp_path, ITERATIONS)
+    pq.write_table(pq.read_table(path).drop_columns(["gate_recall", "drift_e_value"]), path)
+    Log(tmp_path, 1).iteration(an_iteration(2))
+    assert pq.read_table(path).schema.names == ITERATIONS.arrow.names
+    assert pq.read_table(path)["gate_recall"].to_pylist() == [None, None]
+
+
 def test_a_damaged_log_is_refused_by_name(tmp_path: Path) -> None:
     path = path_of(tmp_path, ITERATIONS)
     path.write_bytes(random.Random(0).randbytes(200))

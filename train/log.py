@@ -107,6 +107,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _rows_until(run: Path, table: Table, done: int) -> list[Row]:
+    """The rows of the first iterations; columns that an older version did not write yet are null."""
     path = path_of(run, table)
     if not path.is_file():
         return []
@@ -115,4 +116,5 @@ def _rows_until(run: Path, table: Table, done: int) -> list[Row]:
         rows: list[Row] = pq.read_table(path).to_pylist()
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: damaged; restore the run from a copy") from error
-    return [row for row in rows if row["iteration"] <= done]
+    unknown = dict.fromkeys(table.arrow.names)
+    return [unknown | row for row in rows if row["iteration"] <= done]

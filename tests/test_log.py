@@ -12,6 +12,7 @@ import pytest
 
 from collect.errors import InputError, MissingDependency
 from collect.schema import EVALUATIONS, ITERATIONS
+from collect.store import open_run
 from train import trackers
 from train.audit import Tally
 from train.evaluation import Evaluation
@@ -136,6 +137,8 @@ def test_weights_and_biases_gets_the_numbers_even_offline(tmp_path: Path, monkey
     pytest.importorskip("wandb", reason="wandb is not installed")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
+    with open_run(tmp_path, {}, {}, command="train"):
+        pass
     log = Log(tmp_path, 0, open_trackers(tmp_path, 0, False, "project", {"seed": 7}))
     log.iteration(an_iteration(1))
     log.close()

@@ -2,7 +2,6 @@ import random
 from itertools import combinations
 from pathlib import Path
 
-import numpy as np
 import pytest
 from rapidfuzz.distance import Levenshtein
 from synthetic import make_group

@@ -74,7 +74,9 @@ def main() -> None:
 
 
 def _refuse(message: str, code: int) -> int:
-    print(f"error: {' '.join(message.splitlines())}", file=sys.stderr)
+    # It may quote a file: of what was not made to be printed nothing reaches the terminal.
+    line = "".join(c if c.isprintable() or c == "\t" else "\ufffd" for c in " ".join(message.splitlines()))
+    print(f"error: {line}", file=sys.stderr)
     return code
 
 

@@ -15,6 +15,7 @@ def replacing(path: Path) -> Iterator[Path]:
     `path`, and the folder is fsynced; when the block raises, it is deleted and `path` stays as it was.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)  # left by a process of the same number that was killed, as is usual in containers
     try:
         yield temporary
         fsync(temporary)

@@ -20,6 +20,7 @@ from collect.spool import Spool
 REQUIRED = ("group", "trajectory", "action")
 OPTIONAL = ("step", "reward", "step_reward", "observation", "reply", "game", "task_type", "won")
 _PARQUET_MAGIC = b"PAR1"
+_COLUMNS_TOLD = 500  # characters; what is no table may be one endless header
 
 Row = Mapping[str, Any]
 
@@ -107,6 +108,7 @@ def _named(file: Path, there: Sequence[str], mapping: Mapping[str, str]) -> dict
         missing = ["reward"]
     if missing:
         columns = ", ".join(there) if there else "none"
+        columns = columns if len(columns) <= _COLUMNS_TOLD else f"{columns[:_COLUMNS_TOLD]}…"
         raise InputError(
             f"{file}: has no column {named[missing[0]]!r} for {missing[0]}; name it with --map {missing[0]}=COLUMN "
             f"(its columns are: {columns})"

@@ -70,6 +70,7 @@ def import_log(
         raise InputError(f"{error.filename}: cannot be read ({error.strerror}); make it readable") from error
     configuration = {"format": kind.value, "files": read, "map": dict(mapping)}
     staging = out.absolute().with_name(f".{out.absolute().name}.{os.getpid()}.importing")
+    shutil.rmtree(staging, ignore_errors=True)  # left by an import of the same number that was killed
     try:
         imported = _write(staging, log, _groups(log, kind, mapping), configuration, path)
         if not imported.groups:

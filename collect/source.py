@@ -2,6 +2,7 @@
 in silence.
 """
 
+import codecs
 import csv
 import hashlib
 import re
@@ -68,7 +69,7 @@ class Source:
     def lines(self, file: Path) -> Iterator[tuple[Place, bytes, bool]]:
         """The lines that are not blank: place, content, and whether it is a last line without its end.
 
-        Only a line feed ends a line: U+2028, U+0085 and their like are text.
+        Only a line feed ends a line: U+2028, U+0085 and their like are text. A byte order mark is no part of the first.
         """
         number = 0
         with file.open("rb") as opened:
@@ -81,8 +82,8 @@ class Source:
                     while line and not line.endswith(b"\n"):
                         line = opened.readline(_READ_AT_ONCE)
                         self._advance(len(line))
-                elif line.strip():
-                    yield place, line, not line.endswith(b"\n")
+                elif (content := line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).strip():
+                    yield place, content, not line.endswith(b"\n")
 
     def refuse(self, place: Place, why: str, *, torn: bool) -> None:
         """Complain of a line; the last one may be `torn` instead of malformed."""
@@ -107,7 +108,7 @@ class Source:
                 except StopIteration:
                     return
                 except csv.Error as error:
-                    self.refuse(place, str(error), torn="unexpected end" in str(error))
+                    self._refuse_row(place, reader.line_num, error)
                     continue
                 if len(row) != len(header):
                     if row:
@@ -133,6 +134,17 @@ class Source:
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             told = str(error).strip().partition("\n")[0]
             raise InputError(f"{file}: cannot be read as Parquet after row {number} ({told})") from error
+
+    def _refuse_row(self, place: Place, last: int, error: csv.Error) -> None:
+        """Complain of a row that ends with the line `last`; one that the end of the file cuts off may be torn.
+
+        A quote that is never closed swallows all that follows, so that of several lines nobody knows which were rows.
+        """
+        unended = "unexpected end" in str(error)
+        if unended and last > place.number:
+            self.malformed.add(place, f"a quote is not closed: all up to the end of the file, line {last}, is left out")
+        else:
+            self.refuse(place, str(error), torn=unended)
 
     def _counted(self, lines: Iterator[str]) -> Iterator[str]:
         for line in lines:

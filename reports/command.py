@@ -102,14 +102,18 @@ def _check_options(sql: str | None, csv: bool, as_json: bool, parquet: Path | No
 
 @contextlib.contextmanager
 def _quiet_when_nobody_reads() -> Iterator[None]:
-    """End without a word when the reader of a pipe has seen enough, as in `sr query … | head`."""
+    """End without a word when the reader of a pipe has seen enough, as in `sr query … | head`; with one where standard
+    output goes to a disk that is full.
+    """
     try:
         yield
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
         # What is still in the buffer goes nowhere, so that the interpreter has nothing to complain of when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(_BROKEN_PIPE) from None
+        if isinstance(error, BrokenPipeError):
+            raise typer.Exit(_BROKEN_PIPE) from None
+        raise InputError(f"standard output: cannot be written to ({error.strerror}); send it elsewhere") from error
 
 
 def _folder(path: Path) -> Path:

@@ -34,10 +34,12 @@ def save(folders: Sequence[Path], file: Path) -> None:
     sources, _ = read_sources(folders)
     try:
         with replacing(file) as temporary:
+            log = temporary.with_name(f"{temporary.name}.wal")
+            log.unlink(missing_ok=True)  # of a process that was killed
             try:
                 _write(temporary, sources, several_runs=len(folders) > 1)
             finally:
-                temporary.with_name(f"{temporary.name}.wal").unlink(missing_ok=True)
+                log.unlink(missing_ok=True)
     except (duckdb.Error, OSError) as error:
         told = " ".join(str(error).split())
         raise InputError(f"--save {file}: cannot be written ({told}); give another place") from error

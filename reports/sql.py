@@ -10,6 +10,7 @@ import io
 import json
 import math
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -27,13 +28,15 @@ from collect.errors import InputError
 from collect.files import replacing
 from collect.schema import TABLES, TEXT, TRAINING_TABLES, Column, Table
 from collect.store import check_part, committed_parts, read_run, run_names
-from reports.macros import create_macros
+from reports.macros import create_macros, quoted
 
 RUN_COLUMN = Column("run", TEXT, "the run's folder; only when several runs are asked")
 # The tables that are one file in the run, and the command that writes it.
 WRITTEN_BY: Mapping[str, str] = {SIGNALS.name: "calibrate", **dict.fromkeys((t.name for t in TRAINING_TABLES), "train")}
 VIEWS = (*TABLES, SIGNALS, *TRAINING_TABLES)
 
+# Types of DuckDB whose values have no like in Python.
+_TOLD_IN_TEXT = ("bignum", "bit", "blob", "interval", "time with time zone", "time_ns", "timestamp_ns", "variant")
 _ROWS_SHOWN = 200
 _WIDTH_ELSEWHERE = 240  # of a table that does not go to a terminal
 
@@ -41,11 +44,12 @@ _WIDTH_ELSEWHERE = 240  # of a table that does not go to a terminal
 @dataclass(frozen=True)
 class Database:
     """The views of some runs, as `open_runs` made them; `lacking` holds, for each view that is not there, a run that
-    has no such file yet.
+    has no such file yet. What does not fit into memory waits in `scratch`, which goes with the database.
     """
 
     connection: duckdb.DuckDBPyConnection
     lacking: Mapping[str, Path]
+    scratch: tempfile.TemporaryDirectory[str]
 
     def run(self, sql: str) -> duckdb.DuckDBPyRelation:
         """Run SQL statements and return the last one's rows; InputError, in one line, when DuckDB refuses them."""
@@ -81,16 +85,28 @@ class Database:
             yield from map(_csv_line, zip(*(column.to_pylist() for column in batch.columns), strict=True))
 
     def as_json(self, sql: str) -> Iterator[str]:
-        """The answer as lines of one JSON array of objects. What JSON has no word for (NaN, infinity) becomes null.
+        """The answer as lines of one JSON array of objects. What JSON has no word for (NaN, infinity) becomes null;
+        values that are bytes or spans of time are written as DuckDB writes them.
 
-        Of columns with one name the second is called `name_1`, and so on.
+        Of columns with one name the second is called `name_1`, and so on. Raises InputError for dates beyond Python's.
         """
         separator = "["
-        for batch in self._batches(self.run(sql)):
-            for row in batch.to_pylist():
+        for batch in self._batches(self._told(self.run(sql))):
+            for row in _values(batch):
                 yield separator + json.dumps(_plain(row), default=str)
                 separator = ","
         yield "]" if separator == "," else "[]"
+
+    def _told(self, rows: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
+        """The rows, the columns of types that mean nothing outside DuckDB as text."""
+        if not any(kind.id in _TOLD_IN_TEXT for kind in rows.types):
+            return rows
+        columns = [
+            f"{f'CAST(#{place} AS VARCHAR)' if kind.id in _TOLD_IN_TEXT else f'#{place}'} AS {_identifier(name)}"
+            for place, (name, kind) in enumerate(zip(rows.columns, rows.types, strict=True), start=1)
+        ]
+        with self._one_line():
+            return rows.select(", ".join(columns))
 
     def as_parquet(self, sql: str, file: Path | IO[bytes]) -> None:
         """Write the answer as Parquet, in DuckDB's types: to a path, whole or not at all, or to an open file.
@@ -98,6 +114,8 @@ class Database:
         Columns with one name are told apart as in `as_json`. Raises InputError when the path cannot be written to.
         """
         if isinstance(file, Path):
+            if file.exists() and not file.is_file():  # a device such as /dev/null would be replaced by a file
+                raise InputError(f"--parquet {file}: is no file; give another name, or - for standard output")
             try:
                 with replacing(file) as temporary:
                     self._write_parquet(sql, temporary)
@@ -111,10 +129,13 @@ class Database:
     def _write_parquet(self, sql: str, file: Path | IO[bytes]) -> None:
         batches = self._batches(self.run(sql))
         first = next(batches)
-        with pq.ParquetWriter(file, first.schema, compression="zstd") as writer:
-            writer.write_batch(first)
-            for batch in batches:
-                writer.write_batch(batch)
+        try:
+            with pq.ParquetWriter(file, first.schema, compression="zstd") as writer:
+                writer.write_batch(first)
+                for batch in batches:
+                    writer.write_batch(batch)
+        except pa.ArrowException as error:
+            raise InputError(f"--parquet: {printable(_first_line(error))}; cast the column to VARCHAR") from error
 
     def _batches(self, rows: duckdb.DuckDBPyRelation) -> Iterator[pa.RecordBatch]:
         """The rows, each column under a name of its own; at least one batch, if an empty one."""
@@ -142,6 +163,10 @@ class Database:
                 if f"Table with name {view} does not exist" in message:
                     message = f"{run}: {absent(view, run)}"
             raise InputError(printable(message)) from error
+        except RuntimeError as error:  # so DuckDB passes Ctrl-C on
+            if "interrupted" not in str(error):
+                raise
+            raise KeyboardInterrupt from error
 
 
 def open_runs(folders: Sequence[Path]) -> Database:
@@ -151,16 +176,22 @@ def open_runs(folders: Sequence[Path]) -> Database:
     Several runs get a first column `run` in every view. Raises InputError when a folder is no run, or a file is damaged
     or foreign.
     """
-    connection = duckdb.connect()
     sources, lacking = read_sources(folders)
+    connection = duckdb.connect()
     for table, source in sources:
         connection.register(table.name, source)
     create_macros(connection, several_runs=len(folders) > 1)
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET python_enable_replacements = false")
+    # Whatever is denied, SQL may write where DuckDB spills; left alone, that is `.tmp` in the working directory.
+    try:
+        scratch = tempfile.TemporaryDirectory(prefix="sr-query-")
+    except OSError as error:
+        raise InputError("there is no folder for temporary files; set TMPDIR to one that can be written to") from error
+    connection.execute(f"SET temp_directory = {quoted(scratch.name)}")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
-    return Database(connection, lacking)
+    return Database(connection, lacking, scratch)
 
 
 def read_sources(folders: Sequence[Path]) -> tuple[list[tuple[Table, ds.Dataset]], dict[str, Path]]:
@@ -227,6 +258,21 @@ def _distinct(names: Sequence[str]) -> list[str]:
         others = {*taken, *(names if name in taken else ())}
         taken.append(next(candidate for candidate in candidates if candidate not in others))
     return taken
+
+
+def _identifier(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _values(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    try:
+        return list(batch.to_pylist())
+    except (ValueError, OverflowError) as error:  # such as dates after the year 9999
+        raise InputError(f"--json: {printable(_first_line(error))}; cast the column to VARCHAR") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def _csv_line(values: Sequence[Any]) -> str:

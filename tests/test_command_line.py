@@ -172,6 +172,15 @@ def test_a_mistyped_command_is_one_line(tmp_path: Path, arguments: list[str], sa
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_a_file_says_of_itself_cannot_reach_the_terminal_through_an_error(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("a\x1b]0;title\x07,b\tc\u202e," + "x" * 10_000 + "\n")
+    done = sr("import", tmp_path / "log.csv", tmp_path / "run", "--format", "long")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "its columns are: a\ufffd]0;title\ufffd, b\tc\ufffd, xxx" in one_line(done.stderr)
+    assert len(done.stderr) < 1000
+
+
 def test_debug_shows_the_traceback_and_otherwise_there_is_none(tmp_path: Path) -> None:
     plain, debugged = sr("calibrate", tmp_path / "nowhere"), sr("calibrate", tmp_path / "nowhere", "--debug")
 

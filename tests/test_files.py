@@ -1,10 +1,11 @@
-"""Folders that are written whole or not at all."""
+"""Files and folders that are written whole or not at all."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from collect.files import replacing_folder
+from collect.files import replacing, replacing_folder
 
 
 def test_a_folder_appears_when_it_is_whole(tmp_path: Path) -> None:
@@ -38,3 +39,10 @@ def test_what_a_killed_writer_left_is_no_hindrance(tmp_path: Path) -> None:
     with replacing_folder(tmp_path / "a") as temporary:
         (temporary / "whole").write_text("1")
     assert [path.name for path in tmp_path.rglob("*")] == ["a", "whole"]
+
+
+def test_a_file_is_begun_anew_whatever_a_killed_writer_of_the_same_process_number_left(tmp_path: Path) -> None:
+    (tmp_path / f".a.{os.getpid()}.tmp").write_text("half of something longer")
+    with replacing(tmp_path / "a") as temporary, temporary.open("a") as file:
+        file.write("whole")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "whole"}

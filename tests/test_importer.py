@@ -1,5 +1,6 @@
 import csv
 import json
+import os
 import random
 import subprocess
 import sys
@@ -25,6 +26,10 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
 def test_a_run_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -33,6 +38,16 @@ def test_a_run_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(Exception, match="No space left"):
         brought(LOG, tmp_path / "run")
     assert names(tmp_path) == []
+
+
+def test_what_a_killed_import_of_the_same_process_number_left_is_no_hindrance(tmp_path: Path) -> None:
+    brought(LOG, tmp_path / "run")
+    whole = contents(tmp_path / "run" / "groups")
+    (tmp_path / "run" / "import.json").unlink()
+    (tmp_path / "run").rename(tmp_path / f".run.{os.getpid()}.importing")
+    brought(LOG, tmp_path / "run")
+    assert names(tmp_path) == ["run"]
+    assert contents(tmp_path / "run" / "groups") == whole
 
 
 def test_what_is_there_is_never_written_to(tmp_path: Path) -> None:

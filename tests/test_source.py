@@ -41,6 +41,12 @@ def test_blank_lines_are_passed_over_and_counted(tmp_path: Path) -> None:
     assert [(str(place), line) for place, line, _ in Source((path,)).lines(path)] == [("x.jsonl, line 3", b"x\r\n")]
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf{}\n\xef\xbb\xbf{}")
+    assert [line for _, line, _ in Source((path,)).lines(path)] == [b"{}\n", b"\xef\xbb\xbf{}"]
+
+
 def test_a_line_too_long_for_memory_is_complained_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("collect.source._LONGEST_LINE", 8)
     monkeypatch.setattr("collect.source._READ_AT_ONCE", 4)
@@ -71,6 +77,17 @@ def test_csv_rows_keep_what_is_quoted_and_malformed_ones_are_named_by_line(tmp_p
     assert [told.split(":")[0] for told in source.malformed.first] == [f"x.csv, line {n}" for n in (4, 6, 7)]
     assert source.torn == ["x.csv, line 11: cut off in the middle; left out"]
     assert seen[-1][0] <= seen[-1][1] == path.stat().st_size
+
+
+def test_a_quote_that_is_never_closed_is_named_with_all_that_it_swallows(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text('a,b\n1,2\n3,"4\n5,6\n7,8\n')
+    source = Source((path,))
+    assert [row for _, row in source.csv_rows(path)] == [{"a": "1", "b": "2"}]
+    assert source.malformed.first == [
+        "x.csv, line 3: a quote is not closed: all up to the end of the file, line 5, is left out"
+    ]
+    assert source.torn == []
 
 
 def test_a_csv_row_cut_off_between_values_is_torn_and_a_whole_one_without_its_end_is_not(tmp_path: Path) -> None:

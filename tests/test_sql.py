@@ -6,9 +6,11 @@ import os
 import pty
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
@@ -269,6 +271,8 @@ def test_the_macro_never_pairs_trajectories_of_different_runs(tmp_path: Path) ->
         "SET enable_external_access = true",
         "RESET enable_external_access",
         "SET temp_directory = '{out}'",
+        "COPY (SELECT 1) TO '.tmp/x.csv'",
+        "ATTACH '.tmp/x.duckdb'",
         "INSTALL httpfs",
         "LOAD httpfs",
         "INSERT INTO groups SELECT * FROM groups",
@@ -277,7 +281,11 @@ def test_the_macro_never_pairs_trajectories_of_different_runs(tmp_path: Path) ->
         "SELECT * FROM folder",
     ],
 )
-def test_sql_reads_the_views_and_touches_nothing_else(run: Path, tmp_path: Path, sql: str) -> None:
+def test_sql_reads_the_views_and_touches_nothing_else(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sql: str
+) -> None:
+    (tmp_path / ".tmp").mkdir()  # where DuckDB spills by default, and lets SQL write
+    monkeypatch.chdir(tmp_path)
     before = contents(tmp_path)
     folder = pl.DataFrame({"x": [1]})  # a Python variable is no table either
     with pytest.raises(InputError) as refusal:
@@ -285,6 +293,18 @@ def test_sql_reads_the_views_and_touches_nothing_else(run: Path, tmp_path: Path,
     assert "\n" not in str(refusal.value)
     assert contents(tmp_path) == before
     assert folder.height == 1
+
+
+def test_what_does_not_fit_into_memory_waits_in_a_folder_that_goes_with_the_database(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    database = open_runs([run])
+    ((folder,),) = database.run("SELECT current_setting('temp_directory')").fetchall()
+    assert Path(folder).is_dir()
+    assert Path(folder).parent == tmp_path
+    del database
+    assert not Path(folder).exists()
 
 
 def test_what_sql_drops_is_dropped_in_memory_only(run: Path) -> None:
@@ -358,6 +378,16 @@ def test_parquet_is_written_whole_or_not_at_all(run: Path, tmp_path: Path) -> No
     assert [path.read_text() for path in (tmp_path / "out").iterdir()] == ["as it was"]
 
 
+def test_values_that_a_format_cannot_hold_are_one_line(run: Path, tmp_path: Path) -> None:
+    database = open_runs([run])
+    for sql in ("SELECT DATE '10000-01-01'", "SELECT [TIMESTAMP 'infinity']"):
+        with pytest.raises(InputError, match=r"--json: .*; cast the column to VARCHAR"):
+            list(database.as_json(sql))
+    with pytest.raises(InputError, match=r"--parquet: .*; cast the column to VARCHAR"):
+        database.as_parquet("SELECT INTERVAL 1 MONTH", tmp_path / "x.parquet")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
 def test_csv_and_json_hold_every_row_and_value(run: Path) -> None:
     database = open_runs([run])
     sql = "SELECT group_id, rewards, started, gate_step, 'NaN'::DOUBLE AS score FROM groups"
@@ -374,6 +404,10 @@ def test_csv_and_json_hold_every_row_and_value(run: Path) -> None:
     assert {(item["started"], item["gate_step"], item["score"]) for item in objects} == {
         ("2026-01-02 03:04:05.678901+00:00", None, None)
     }
+    odd = "SELECT 'a\\xFF'::BLOB AS x, INTERVAL 1 MONTH AS x, TIMETZ '01:02:03+05' AS \"a\"\"b\", 1 AS n"
+    assert json.loads("".join(database.as_json(odd))) == [
+        {"x": "a\\xFF", "x_1": "1 month", 'a"b': "01:02:03+05", "n": 1}
+    ]
     many = list(database.as_csv("FROM range(5000)"))
     assert len(many) == 5001
 
@@ -427,6 +461,25 @@ def test_a_reader_that_has_seen_enough_ends_it_without_a_word(run: Path, asked: 
         assert asking.wait() == 141
 
 
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="there is no /dev/full")
+@pytest.mark.parametrize("asked", [["--csv"], ["--json"], ["--parquet", "-"], []])
+def test_a_full_disk_behind_standard_output_is_one_line(run: Path, asked: list[str]) -> None:
+    command = [sys.executable, "-c", "from sr import main; main()", "query", str(run), "SELECT 1", *asked]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("error: standard output: cannot be written to (")
+
+
+def test_ctrl_c_ends_a_question_without_an_end(run: Path) -> None:
+    database = open_runs([run])
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        database.as_table("SELECT sum(i) FROM range(1000000000000) t(i)")
+    timer.join()
+
+
 @pytest.mark.skipif(shutil.which("duckdb") is None, reason="DuckDB's shell is not installed (pip install duckdb-cli)")
 def test_alone_on_a_terminal_it_opens_duckdbs_shell_which_cannot_change_the_views(run: Path) -> None:
     before = contents(run)
@@ -471,6 +524,7 @@ def test_latest_is_the_newest_run_in_runs(tmp_path: Path) -> None:
         (["--csv"], "error: --csv: there is nothing to answer"),
         (["SELECT 1", "--save", "x"], "error: --save: copies whole runs"),
         (["SELECT 1", "--parquet", "nowhere/x"], "error: --parquet nowhere/x: cannot be written"),
+        (["SELECT 1", "--parquet", "/dev/null"], "error: --parquet /dev/null: is no file; give another name"),
         (["--save", "nowhere/x"], "error: --save nowhere/x: cannot be written"),
         (["SELECT 1", "--also", "nowhere"], "error: nowhere: no such folder"),
     ],
@@ -544,6 +598,14 @@ def test_a_database_is_never_saved_over_a_file_nor_by_halves(run: Path, tmp_path
     assert "\n" not in str(refusal.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.duckdb", "run"]
     assert (tmp_path / "mine.duckdb").read_text() == "as it was"
+
+
+def test_what_a_killed_save_of_the_same_process_number_left_is_no_hindrance(run: Path, tmp_path: Path) -> None:
+    half = tmp_path / f".new.duckdb.{os.getpid()}.tmp"
+    for left in (half, half.with_name(f"{half.name}.wal")):
+        left.write_text("half of it")
+    save([run], tmp_path / "new.duckdb")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new.duckdb", "run"]
 
 
 def test_reports_import_with_the_core_install_only() -> None:

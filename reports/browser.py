@@ -61,6 +61,7 @@ def shelve(run: Path, name: str, signal: str, replayed: Replayed | None, share: 
     `share` is what of the page's room this run may take. Raises InputError when a part is damaged.
     """
     groups = scan(run, "groups").select(*_GROUP_COLUMNS, "gate_evaluated", *_DECISION_COLUMNS).collect()
+    total = groups.height  # now: a run that is being written grows meanwhile
     ids = sorted(groups["group_id"], key=_hash)[: max(1, int(MOST_GROUPS * share))]
     groups = groups.filter(pl.col("group_id").is_in(ids))
     lines, lengths = _lines(run, groups, signal)
@@ -77,8 +78,7 @@ def shelve(run: Path, name: str, signal: str, replayed: Replayed | None, share: 
             break
         shown.append(entry)
     shown.sort(key=lambda entry: (entry["iteration"], entry["id"]))
-    total = scan(run, "groups").select(pl.len()).collect().item()
-    return Shelf(name, signal, shown, int(total))
+    return Shelf(name, signal, shown, total)
 
 
 def _hash(group: str) -> bytes:
@@ -171,10 +171,11 @@ def _verdict(decision: Mapping[str, Any] | None, outcome: str, lengths: Sequence
 def _packed(run: Path, chosen: set[str]) -> Iterator[tuple[str, str]]:
     """Each chosen group with all its steps, part by part, so that one part at a time is in memory."""
     wanted = pa.array(sorted(chosen))
-    both = (committed_parts(run, "trajectories"), committed_parts(run, "steps"))
-    for trajectories, steps in zip(*both, strict=True):
-        whole = _by_group(trajectories, _TRAJECTORY_COLUMNS, wanted)
-        taken = _by_group(steps, _STEP_COLUMNS, wanted)
+    parts = committed_parts(run, "trajectories")
+    steps = {part.name: part for part in committed_parts(run, "steps")}  # more, where the run is being written
+    for part in parts:
+        whole = _by_group(part, _TRAJECTORY_COLUMNS, wanted)
+        taken = _by_group(steps[part.name], _STEP_COLUMNS, wanted)
         for group, rows in whole.items():
             yield group, _pack(_detail(rows, taken.get(group, [])))
 

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from calibrate.signals import SIGNALS
 from collect.errors import InputError
 from collect.files import replacing
-from collect.schema import TABLES, TEXT, TRAINING_TABLES, Column, Table
+from collect.schema import ERRORS, GROUPS, TABLES, TEXT, TRAINING_TABLES, Column, Table
 from collect.store import check_part, committed_parts, read_run, run_names
 from reports.macros import create_macros, quoted
 
@@ -199,10 +199,17 @@ def read_sources(folders: Sequence[Path]) -> tuple[list[tuple[Table, ds.Dataset]
     names = run_names(folders)
     for folder in folders:
         read_run(folder)
+    # Listed once: were each table to look for itself, a run that is being written would have steps without their group.
+    committed = [{part.name for part in committed_parts(folder, GROUPS.name)} for folder in folders]
     sources, lacking = [], {}
     for table in VIEWS:
-        if table.name not in WRITTEN_BY:
+        if table is ERRORS:
             parts = [committed_parts(folder, table.name) for folder in folders]
+        elif table.name not in WRITTEN_BY:
+            parts = [
+                [part for part in committed_parts(folder, table.name) if part.name in there]
+                for folder, there in zip(folders, committed, strict=True)
+            ]
         else:
             files = [folder / f"{table.name}.parquet" for folder in folders]
             without = [folder for folder, file in zip(folders, files, strict=True) if not file.exists()]

@@ -14,7 +14,7 @@ from calibrate.outcomes import REWARD_TOLERANCE
 from calibrate.rollouts import read_rollouts
 from calibrate.rules import Threshold
 from calibrate.signals import PREFIX_EDIT_DISTANCE
-from collect.store import open_run
+from collect.store import committed_parts, open_run
 from collect.trajectory import Decision, Group
 from reports import browser
 from reports.browser import Replayed, Shelf, shelve
@@ -119,3 +119,18 @@ def test_what_does_not_fit_is_left_out_the_same_whenever(tmp_path: Path, monkeyp
     fewer = shelve(run, "run", SIGNAL, None)
     assert 0 < len(fewer.groups) < 12
     assert {entry["id"] for entry in fewer.groups} < {entry["id"] for entry in shelf.groups}
+
+
+def test_of_a_run_that_is_being_written_the_groups_that_were_there_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write(tmp_path / "run", [make_group(random.Random(n), 2, 4, number=n) for n in range(3)])
+    later = iter(range(3, 30))
+
+    def meanwhile(folder: Path, table: str) -> list[Path]:
+        write(folder, [make_group(random.Random(0), 2, 4, number=next(later))])
+        return committed_parts(folder, table)
+
+    monkeypatch.setattr(browser, "committed_parts", meanwhile)
+    shelf = shelve(run, "run", SIGNAL, None)
+    assert (len(shelf.groups), shelf.of) == (3, 3)

@@ -37,7 +37,7 @@ from calibrate.rules import Threshold
 from calibrate.signals import BY_NAME, SIGNALS
 from collect.errors import InputError
 from collect.schema import TABLES, TRAINING_TABLES
-from collect.store import open_run, scan
+from collect.store import committed_parts, open_run, scan
 from collect.trajectory import Decision, Group
 from reports.databases import save
 from reports.macros import OUTCOME
@@ -85,6 +85,20 @@ def test_views_hold_the_committed_rows_in_the_columns_of_the_schema(run: Path) -
             run, table.name
         ).collect().rows()
     assert database.run("SELECT count(*) FROM trajectories").fetchall() == [(20,)]
+
+
+def test_the_views_of_a_run_that_is_being_written_fit_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(0)
+    with open_run(tmp_path / "run", {}, {}, flush_groups=1) as writer:
+
+        def meanwhile(folder: Path, table: str) -> list[Path]:
+            writer.add(make_group(rng, number=len(writer.committed)))
+            return committed_parts(folder, table)
+
+        monkeypatch.setattr("reports.sql.committed_parts", meanwhile)
+        database = open_runs([tmp_path / "run"])
+    for view in ("groups", "trajectories", "steps"):
+        assert database.run(f"SELECT count(DISTINCT group_id) FROM {view}").fetchall() == [(1,)]
 
 
 def test_several_runs_are_told_apart_by_their_name(tmp_path: Path) -> None:

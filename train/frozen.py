@@ -35,7 +35,8 @@ def stored_groups(run: Path, only: Collection[str] | None = None, *, steps_logge
     """
     read_run(run)
     parts = (committed_parts(run, table) for table in ("groups", "trajectories", "steps"))
-    for groups_part, trajectories_part, steps_part in zip(*parts, strict=True):
+    # Groups are listed first: of a run that is being written, the others may have a part more by then.
+    for groups_part, trajectories_part, steps_part in zip(*parts, strict=False):
         group_rows = _rows(groups_part, only)
         if not group_rows:
             continue

@@ -212,7 +212,8 @@
     for (const [place, [k, value]] of thresholds.entries()) {
       figure.append(draw("line", { x1: x(k), x2: x(k), y1: top, y2: height - bottom, stroke: "var(--ink)", "stroke-dasharray": "4 3" }));
       figure.append(draw("line", { x1: x(k) - 9, x2: x(k) + 9, y1: y(value), y2: y(value), stroke: "var(--orange)", "stroke-width": 3 }));
-      figure.append(draw("text", { x: x(k) + 5, y: top + 12 + 13 * place }, `threshold ${round(value)}`));
+      const before = x(k) > width - 110;
+      figure.append(draw("text", { x: x(k) + (before ? -5 : 5), y: top + 12 + 13 * place, "text-anchor": before ? "end" : "start" }, `threshold ${round(value)}`));
     }
     const path = values.map((value, index) => (value === null ? "" : `${index && values[index - 1] !== null ? "L" : "M"}${x(index + 1)},${y(value)}`)).join("");
     figure.append(draw("path", { d: path, fill: "none", stroke: "var(--blue)", "stroke-width": 2 }));

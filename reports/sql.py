@@ -11,7 +11,8 @@ import json
 import math
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -71,8 +72,8 @@ class Database:
         """The answer as an aligned table, at most 200 rows, no wider than the terminal, nothing unprintable in it."""
         rows, drawn = self.run(sql), io.StringIO()
         width = shutil.get_terminal_size((_WIDTH_ELSEWHERE, 0)).columns
-        with self._one_line(), contextlib.redirect_stdout(drawn):
-            rows.show(max_rows=_ROWS_SHOWN, max_width=width)
+        with contextlib.redirect_stdout(drawn):
+            self._ask(lambda: rows.show(max_rows=_ROWS_SHOWN, max_width=width))
         return printable(drawn.getvalue().rstrip("\n"))
 
     def as_csv(self, sql: str) -> Iterator[str]:
@@ -139,19 +140,27 @@ class Database:
 
     def _batches(self, rows: duckdb.DuckDBPyRelation) -> Iterator[pa.RecordBatch]:
         """The rows, each column under a name of its own; at least one batch, if an empty one."""
-        with self._one_line():
-            reader = pa.RecordBatchReader.from_stream(rows)
+        reader = self._ask(lambda: pa.RecordBatchReader.from_stream(rows))
         schema = pa.schema([f.with_name(n) for f, n in zip(reader.schema, _distinct(reader.schema.names), strict=True)])
         some = False
         while True:
-            with self._one_line():
-                batch = next(reader, None)
+            batch = self._ask(lambda: next(reader, None))
             if batch is None:
                 break
             some = True
             yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
         if not some:
             yield pa.RecordBatch.from_pylist([], schema)
+
+    def _ask(self, work: Callable[[], Any]) -> Any:
+        """Have DuckDB work in another thread: in the one that Ctrl-C comes to it may not look for it until its end."""
+        with self._one_line(), ThreadPoolExecutor(1) as thread:
+            answer = thread.submit(work)
+            try:
+                return answer.result()
+            except KeyboardInterrupt:
+                self.connection.interrupt()
+                raise
 
     @contextlib.contextmanager
     def _one_line(self) -> Iterator[None]:
@@ -163,10 +172,6 @@ class Database:
                 if f"Table with name {view} does not exist" in message:
                     message = f"{run}: {absent(view, run)}"
             raise InputError(printable(message)) from error
-        except RuntimeError as error:  # so DuckDB passes Ctrl-C on
-            if "interrupted" not in str(error):
-                raise
-            raise KeyboardInterrupt from error
 
 
 def open_runs(folders: Sequence[Path]) -> Database:

@@ -485,6 +485,15 @@ def test_a_full_disk_behind_standard_output_is_one_line(run: Path, asked: list[s
     assert done.stderr.startswith("error: standard output: cannot be written to (")
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Python's own answer to Ctrl-C, which it does not give where it was started with Ctrl-C ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_ends_a_question_without_an_end(run: Path) -> None:
     database = open_runs([run])
     timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))

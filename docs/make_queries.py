@@ -206,7 +206,7 @@ def page() -> str:
         database = open_runs([make_run(Path(parent, "run"))])
         sections = [
             f"## {number}. {question.title}\n\n{textwrap.fill(question.remark, 120)}\n\n```sql\n{question.sql}\n```\n\n"
-            f"```text\n{database.as_table(question.sql)}\n```\n"
+            f"```text\n{database.as_table(question.sql, width=240)}\n```\n"
             for number, question in enumerate(QUESTIONS, start=1)
         ]
     return "\n".join([_INTRODUCTION, *sections])

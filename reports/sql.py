@@ -68,10 +68,13 @@ class Database:
         rows = self.run(f"SELECT column_name, lower(column_type) FROM (DESCRIBE {view.name})").fetchall()
         return [(name, kind, comments[name]) for name, kind in rows]
 
-    def as_table(self, sql: str) -> str:
-        """The answer as an aligned table, at most 200 rows, no wider than the terminal, nothing unprintable in it."""
+    def as_table(self, sql: str, width: int | None = None) -> str:
+        """The answer as an aligned table, at most 200 rows, no wider than the terminal, nothing unprintable in it.
+
+        `width` in characters takes the place of the terminal's.
+        """
         rows, drawn = self.run(sql), io.StringIO()
-        width = shutil.get_terminal_size((_WIDTH_ELSEWHERE, 0)).columns
+        width = width or shutil.get_terminal_size((_WIDTH_ELSEWHERE, 0)).columns
         with contextlib.redirect_stdout(drawn):
             self._ask(lambda: rows.show(max_rows=_ROWS_SHOWN, max_width=width))
         return printable(drawn.getvalue().rstrip("\n"))

@@ -5,11 +5,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Protocol, TypeVar
+from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from collect.logged import LoggedGroup
 from collect.source import Complaints, Place, Source
 
 Kind = TypeVar("Kind", bound="Record")
@@ -44,14 +43,6 @@ class Import:
             except ValidationError as error:
                 torn = unended and error.errors()[0]["type"] == "json_invalid"
                 self.source.refuse(place, reason(error), torn=torn)
-
-
-class GroupReader(Protocol):
-    """A format: reads the groups of a log, in the order of their first record."""
-
-    def __call__(self, log: Import) -> Iterator[LoggedGroup]:
-        """The groups that can be used; the others are complained of."""
-        ...
 
 
 def reason(error: ValidationError) -> str:

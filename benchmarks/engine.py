@@ -78,6 +78,7 @@ def replay_bare(_: str, recorded: list[Conversation], in_flight: int) -> float:
     from collect.engine_vllm import VllmDecoder
 
     decoder = VllmDecoder(find_policy("SmolLM2-135M-Instruct"))
+    decoder.start()
     from vllm import SamplingParams
     from vllm.inputs import tokens_input
     from vllm.sampling_params import RequestOutputKind

@@ -196,7 +196,7 @@ def collect(
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Same rollouts to the last bit whatever is in flight; slower.")
     ] = False,
-    concurrency: Annotated[int, typer.Option(min=1, help="Groups in flight.")] = 4,
+    concurrency: Annotated[int, typer.Option(min=1, help="Groups in flight: this many times G trajectories.")] = 4,
     gate: Annotated[
         Path | None, typer.Option(help="A gate.json, to cut the groups that it flags; without one all run to the end.")
     ] = None,

@@ -1,14 +1,15 @@
 """The rollout loop: many groups in flight, every trajectory at its own pace.
 
-A trajectory asks the engine for its next reply as soon as the game has answered, so the engine always has the requests
-of all trajectories that are not waiting for their game. A failed game or engine request ends its group, never the loop:
+A trajectory asks the engine for its next reply as soon as the game has answered, and a slot that it leaves goes to the
+next trajectory, of whatever group (`collect.slots`): so the engine always has as many requests as it may, but for those
+that are waiting for their game. A failed game or engine request ends its group, never the loop:
 the group is tried again, and after `ATTEMPTS` failures it is left to a later session.
 """
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -19,6 +20,7 @@ from collect.environment import Environments, GroupEnvironment, Observation
 from collect.errors import EngineFault, EnvironmentFault
 from collect.games import Game
 from collect.prompt import Prompt, match_command
+from collect.slots import Slot, Slots
 from collect.trajectory import Decision, Ending, Group, Step, Trajectory, group_id
 from collect.watch import Watch, Watcher
 
@@ -54,7 +56,8 @@ class Failure:
 class Settings:
     """How groups are rolled out: `group_size` ≥ 2 trajectories of at most `horizon` ≥ 1 steps each.
 
-    `concurrency` is the number of groups in flight; it changes speed, not what is sampled (see `collect.engine`).
+    `concurrency` ≥ 1 says how many groups' worth of trajectories are in flight, `concurrency * group_size` of them; it
+    changes speed, not what is sampled (see `collect.engine`).
     """
 
     group_size: int
@@ -91,36 +94,43 @@ class Rollout:
 
     async def run(self, tasks: Iterable[Task]) -> AsyncIterator[Group | Failure]:
         """Roll out every task; yields groups as they finish, and every failed attempt. Order is not promised."""
-        owed = iter(tasks)
         outcomes: asyncio.Queue[Group | Failure | None] = asyncio.Queue()
-
-        async def work() -> None:
-            for task in owed:
-                await self._attempt(task, outcomes)
-
-        workers = asyncio.gather(*(work() for _ in range(self._settings.concurrency)))
-        workers.add_done_callback(lambda _: outcomes.put_nowait(None))
+        rolling = asyncio.create_task(self._roll(tasks, outcomes))
+        rolling.add_done_callback(lambda _: outcomes.put_nowait(None))
         try:
             while (outcome := await outcomes.get()) is not None:
                 yield outcome
-            await workers
+            await rolling
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
         finally:
-            workers.cancel()
+            rolling.cancel()
             with suppress(asyncio.CancelledError, Exception):
-                await workers
+                await rolling
 
-    async def _attempt(self, task: Task, outcomes: "asyncio.Queue[Group | Failure | None]") -> None:
+    async def _roll(self, tasks: Iterable[Task], outcomes: "asyncio.Queue[Group | Failure | None]") -> None:
+        """Open one group after another, each when all trajectories of the one before have had a slot."""
+        slots = Slots(self._settings.concurrency * self._settings.group_size)
+        async with asyncio.TaskGroup() as attempts:
+            for order, task in enumerate(tasks):
+                opening = _Opening(task, order, slots, self._settings.group_size)
+                attempts.create_task(self._attempt(opening, outcomes))
+                await opening.begun.wait()
+
+    async def _attempt(self, opening: "_Opening", outcomes: "asyncio.Queue[Group | Failure | None]") -> None:
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                outcomes.put_nowait(await self._group(task))
+                outcomes.put_nowait(await self._group(opening))
                 return
             except* (EnvironmentFault, EngineFault) as faults:
                 fault = faults.exceptions[0]
                 boundary: Boundary = "engine" if isinstance(fault, EngineFault) else "environment"
-                outcomes.put_nowait(Failure(task, boundary, str(fault), final=attempt == ATTEMPTS))
+                outcomes.put_nowait(Failure(opening.task, boundary, str(fault), final=attempt == ATTEMPTS))
+            finally:
+                opening.begun.set()
 
-    async def _group(self, task: Task) -> Group:
-        settings = self._settings
+    async def _group(self, opening: "_Opening") -> Group:
+        settings, task = self._settings, opening.task
         seed = derive_seed(settings.seed, task.group_id)
         started, clock = datetime.now(UTC), time.perf_counter()
         review = partial(self._audit, task.group_id) if self._audit else None
@@ -128,7 +138,7 @@ class Rollout:
         opened = self._environments.open(task.game.path, settings.group_size)
         async with opened as environment, asyncio.TaskGroup() as group:
             rollouts = [
-                group.create_task(self._trajectory(task, index, seed, environment, watch))
+                group.create_task(self._trajectory(opening, index, seed, environment, watch))
                 for index in range(settings.group_size)
             ]
         return Group(
@@ -144,34 +154,35 @@ class Rollout:
         )
 
     async def _trajectory(
-        self, task: Task, index: int, seed: int, environment: GroupEnvironment, watch: Watch
+        self, opening: "_Opening", index: int, seed: int, environment: GroupEnvironment, watch: Watch
     ) -> Trajectory:
-        name = f"{task.group_id}/{index}"
+        name = f"{opening.task.group_id}/{index}"
         conversation = _Conversation(self._prompt, self._engine.context - self._settings.sampling.max_tokens)
         ending: Ending = "horizon"
-        try:
-            observation = await environment.reset(index)
-            for step in range(1, self._settings.horizon + 1):
-                if not conversation.read(observation):
-                    ending = "context"
-                    break
-                request = Request(
-                    trajectory=name,
-                    prompt=tuple(conversation.token_ids),
-                    stop=self._prompt.stop,
-                    seed=derive_seed(seed, index, step),
-                    sampling=self._settings.sampling,
-                )
-                observation = await self._step(request, index, conversation, observation, environment)
-                if observation.won:
-                    ending = "won"
-                    break
-                if step < self._settings.horizon and not await watch.may_go_on(index, conversation.steps):
-                    ending = "cut"
-                    break
-            watch.ended(index, conversation.steps)
-        finally:
-            self._engine.release(name)
+        async with opening.slot() as slot:
+            try:
+                observation = await environment.reset(index)
+                for step in range(1, self._settings.horizon + 1):
+                    if not conversation.read(observation):
+                        ending = "context"
+                        break
+                    request = Request(
+                        trajectory=name,
+                        prompt=tuple(conversation.token_ids),
+                        stop=self._prompt.stop,
+                        seed=derive_seed(seed, index, step),
+                        sampling=self._settings.sampling,
+                    )
+                    observation = await self._step(request, index, conversation, observation, environment)
+                    if observation.won:
+                        ending = "won"
+                        break
+                    if step < self._settings.horizon and not await watch.may_go_on(index, conversation.steps, slot):
+                        ending = "cut"
+                        break
+                watch.ended(index, conversation.steps)
+            finally:
+                self._engine.release(name)
         return conversation.trajectory(ending, observation)
 
     async def _step(
@@ -206,6 +217,26 @@ class Rollout:
         self.steps += 1
         self.tokens += len(completion.token_ids)
         return answer
+
+
+class _Opening:
+    """A group that is begun: `begun` is set when all its trajectories have had a slot, or it failed."""
+
+    def __init__(self, task: Task, order: int, slots: Slots, group_size: int) -> None:
+        self.task = task
+        self.begun = asyncio.Event()
+        self._order = order
+        self._slots = slots
+        self._owed = group_size
+
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator[Slot]:
+        """The slot of one of its trajectories."""
+        async with Slot(self._slots, self._order) as slot:
+            self._owed -= 1
+            if self._owed == 0:
+                self.begun.set()
+            yield slot
 
 
 class _Conversation:

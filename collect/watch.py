@@ -1,7 +1,7 @@
 """A group under a watcher: at the watcher's steps its trajectories wait for each other and are decided on together.
 
 So what a gate saves live is what its replay counts: no trajectory takes step K + 1 before the group was decided at K.
-Other groups keep the engine busy meanwhile.
+Other groups keep the engine busy meanwhile: who waits holds no slot.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from collect.slots import Slot
 from collect.trajectory import Decision, Step
 
 
@@ -69,15 +70,24 @@ class Watch:
         self._running = set(range(group_size))
         self._waiting: dict[int, asyncio.Future[bool]] = {}
 
-    async def may_go_on(self, index: int, steps: Sequence[Step]) -> bool:
-        """Whether trajectory `index`, which has taken these steps and is not over, may take another."""
+    async def may_go_on(self, index: int, steps: Sequence[Step], slot: Slot) -> bool:
+        """Whether trajectory `index`, which has taken these steps and is not over, may take another.
+
+        While it waits for the others, its slot is theirs.
+        """
         if not self._owed or len(steps) < self._owed[0]:
             return True
         self._taken[index] = steps
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting[index] = answer
         self._decide_if_all_are_there()
-        return await answer
+        if answer.done():
+            return answer.result()
+        slot.give()
+        if not await answer:
+            return False
+        await slot.take()
+        return True
 
     def ended(self, index: int, steps: Sequence[Step]) -> None:
         """Trajectory `index` is over."""

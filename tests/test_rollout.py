@@ -1,7 +1,7 @@
 """The rollout loop on the real engine: real games, the real small model, injected faults."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,8 @@ from collect.games import Game
 from collect.policy import Policy, load_tokenizer
 from collect.prompt import Prompt
 from collect.rollout import Failure, Rollout, Settings, Task
-from collect.trajectory import Group, Trajectory
+from collect.trajectory import Decision, Group, Step, Trajectory
+from collect.watch import Watcher
 
 SETTINGS = Settings(group_size=2, horizon=4, sampling=Sampling(0.7), concurrency=1, seed=7)
 
@@ -39,13 +40,20 @@ class Faulty:
         self._fails = fails
         self.context = context or engine.context
         self.requests: list[Request] = []
+        self.in_flight: list[int] = []  # as every request came
+        self._running = 0
         self.released: list[str] = []
 
     async def generate(self, request: Request) -> Completion:
         self.requests.append(request)
         if self._fails(len(self.requests)):
             raise EngineFault("out of memory")
-        return await self._engine.generate(request)
+        self._running += 1
+        self.in_flight.append(self._running)
+        try:
+            return await self._engine.generate(request)
+        finally:
+            self._running -= 1
 
     def abort(self, trajectory: str) -> None:
         self._engine.abort(trajectory)
@@ -63,9 +71,11 @@ class Faulty:
     def close(self) -> None: ...
 
 
-def roll_out(engine: Engine, prompt: Prompt, games: list[Game], settings: Settings = SETTINGS) -> list[Group | Failure]:
+def roll_out(
+    engine: Engine, prompt: Prompt, games: list[Game], settings: Settings = SETTINGS, watcher: Watcher | None = None
+) -> list[Group | Failure]:
     async def gather() -> list[Group | Failure]:
-        rollout = Rollout(engine, open_environments("compiled", print), prompt, settings)
+        rollout = Rollout(engine, open_environments("compiled", print), prompt, settings, watcher)
         return [outcome async for outcome in rollout.run([Task(game, 0) for game in games])]
 
     return asyncio.run(gather())
@@ -100,6 +110,34 @@ def test_another_seed_gives_other_rollouts(engine: Engine, prompt: Prompt, six_g
     assert first != sampled(roll_out(engine, prompt, six_games[:1], replace(hot, seed=8)))
     (trajectories,) = first.values()
     assert trajectories[0] != trajectories[1]
+
+
+class EverySecond:
+    """Cuts every second group at step 2."""
+
+    steps = (2,)
+
+    def __init__(self) -> None:
+        self._asked = 0
+
+    def decide(self, prefixes: Sequence[Sequence[Step]], *, eligible: bool, step: int) -> Decision:
+        self._asked += 1
+        return Decision(step, 0.0, 0.5, True, enforced=eligible and self._asked % 2 == 0)
+
+
+@pytest.mark.parametrize("watcher", [None, EverySecond()], ids=["unwatched", "watched"])
+def test_as_many_trajectories_are_in_flight_as_may_be_and_never_more(
+    engine: Engine, prompt: Prompt, six_games: list[Game], watcher: Watcher | None
+) -> None:
+    counted = Faulty(engine)
+    outcomes = roll_out(counted, prompt, six_games[:4], replace(SETTINGS, horizon=3, concurrency=2), watcher)
+    cut = [outcome.decision is not None and outcome.decision.enforced for outcome in outcomes]  # type: ignore[union-attr]
+    assert sum(cut) == (2 if watcher else 0)
+    assert max(counted.in_flight) == 4
+    if watcher is None:
+        # The first four begin together; from then on a slot that is left is taken at once, until none is left to begin.
+        begun = [index for index, request in enumerate(counted.requests) if request.trajectory.endswith("/1")]
+        assert min(counted.in_flight[3 : begun[-1]]) >= 3
 
 
 def test_logged_token_ids_are_those_that_the_engine_saw_and_sampled(

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from collect.slots import Slot, Slots
 from collect.trajectory import Decision, Step
 from collect.watch import Shadow, Watch
 
@@ -29,16 +30,18 @@ class Asked:
 
 
 async def roll_out(watch: Watch, lengths: Sequence[int], horizon: int = 5) -> list[int]:
-    """Trajectories that would end after so many steps; how many each took."""
+    """Trajectories that would end after so many steps, two slots for all of them; how many each took."""
+    slots = Slots(2)
 
     async def trajectory(index: int, length: int) -> int:
         taken: list[Step] = []
-        while len(taken) < min(length, horizon):
-            await asyncio.sleep(0)
-            taken += steps(f"{index}.{len(taken)}")
-            if len(taken) < min(length, horizon) and not await watch.may_go_on(index, taken):
-                break
-        watch.ended(index, taken)
+        async with Slot(slots, 0) as slot:
+            while len(taken) < min(length, horizon):
+                await asyncio.sleep(0)
+                taken += steps(f"{index}.{len(taken)}")
+                if len(taken) < min(length, horizon) and not await watch.may_go_on(index, taken, slot):
+                    break
+            watch.ended(index, taken)
         return len(taken)
 
     return await asyncio.gather(*(trajectory(index, length) for index, length in enumerate(lengths)))
@@ -86,13 +89,13 @@ def test_without_a_watcher_nothing_is_decided() -> None:
 
 def test_a_trajectory_cancelled_while_it_waits_disturbs_no_other() -> None:
     async def main() -> None:
-        watch = Watch(Asked((1,), flags=(1,)), 2)
-        waiting = asyncio.ensure_future(watch.may_go_on(0, steps("look")))
+        watch, slots = Watch(Asked((1,), flags=(1,)), 2), Slots(2)
+        waiting = asyncio.ensure_future(watch.may_go_on(0, steps("look"), Slot(slots, 0)))
         await asyncio.sleep(0)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        assert not await watch.may_go_on(1, steps("look"))
+        assert not await watch.may_go_on(1, steps("look"), Slot(slots, 0))
 
     asyncio.run(main())
 

@@ -57,23 +57,6 @@ def advantage_l2_kept(reward_variance: Floats, kept: Floats | Bools) -> float:
     return float(np.sqrt(energy @ kept / total)) if total > 0 else 1.0
 
 
-def budget_saving(cut: int, groups: int, step: int, horizon: int) -> float:
-    """Share of the step budget that cutting saves: cut · (horizon - K) / (groups · horizon).
-
-    "raw" when `cut` counts every cut group, "safe" when it counts only those that were zero-variance.
-    """
-    return cut * (horizon - step) / (groups * horizon)
-
-
-def actual_saving(after_cut: NDArray[np.int64], taken: NDArray[np.int64], cut: Bools) -> float:
-    """Share of what was really spent (steps or tokens) that cutting saves; 0 when nothing was spent.
-
-    `after_cut` (N,) is what each group spent after step K, `taken` (N,) what it spent in all.
-    """
-    total = int(taken.sum())
-    return int(after_cut[cut].sum()) / total if total else 0.0
-
-
 def net_saving(saving: Floats | float, dropped: Floats | float) -> Floats:
     """Fall in the cost per informative group, 1 - (1 - S) / (1 - F); negative where a gate costs more than it saves.
 

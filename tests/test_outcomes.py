@@ -4,11 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrate.outcomes import (
-    actual_saving,
     advantage_l2_kept,
     advantages,
     break_even_precision,
-    budget_saving,
     net_saving,
     outcomes,
     zero_variance,
@@ -65,17 +63,6 @@ def test_advantage_l2_kept_of_the_published_gate() -> None:
     variance = np.concatenate([np.full(61, 0.1875), np.zeros(39)])
     kept = np.arange(100) >= 4
     assert round(advantage_l2_kept(variance, kept), 4) == 0.9667
-
-
-def test_budget_savings_of_the_published_table() -> None:
-    raw, safe = budget_saving(21, 100, 10, 30), budget_saving(17, 100, 10, 30)
-    assert (round(100 * raw, 1), round(100 * safe, 1)) == (14.0, 11.3)
-
-
-def test_actual_saving_counts_what_the_cut_groups_really_spent_after_the_cut() -> None:
-    after, taken = np.array([5, 0, 7]), np.array([10, 4, 26])
-    assert actual_saving(after, taken, np.array([True, True, False])) == 5 / 40
-    assert actual_saving(np.zeros(2, np.int64), np.zeros(2, np.int64), np.array([True, False])) == 0.0
 
 
 def test_net_saving_of_the_published_gate() -> None:

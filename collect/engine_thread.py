@@ -7,6 +7,7 @@ adapter, the end.
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -17,6 +18,8 @@ from typing import Any, Literal, Protocol
 from collect.engine import Completion, Request
 from collect.errors import EngineFault
 from collect.policy import Policy
+
+PATIENCE = 0.1  # of a round's time is what the next may be late by, to begin with the requests that follow its answers
 
 
 def _answer() -> "Future[Any]":
@@ -171,17 +174,28 @@ class ThreadedEngine:
     def _work(self) -> None:
         self._decoder.start()
         while self._take_orders():
+            began = time.perf_counter()
             try:
                 if self._running:
                     self._decoder.advance(self._running)
             except Exception as error:  # a request must never wait for ever: whatever went wrong is its answer
                 for running in list(self._running):
                     self._fail(running, error)
-            for running in [running for running in self._running if running.finish]:
+            answered = [running for running in self._running if running.finish]
+            for running in answered:
                 self._complete(running, running.finish)
+            self._await_next(len(answered), PATIENCE * (time.perf_counter() - began))
         for order in [*self._running, *self._inbox]:
             order.future.set_exception(EngineFault("the engine was closed"))
         self._decoder.close()
+
+    def _await_next(self, requests: int, seconds: float) -> None:
+        """Wait, at most so long, for as many new requests as were answered: most are followed by one at once.
+
+        A request that comes just after a round has begun leaves its place in the batch empty for all of that round.
+        """
+        with self._wake:
+            self._wake.wait_for(lambda: self._closing or len(self._inbox) >= requests, seconds)
 
     def _take_orders(self) -> bool:
         """Wait for work and take in what was asked since the last round; False when closing."""

@@ -25,8 +25,8 @@ from collect.policy import Policy, load_model
 
 KV_SHARE, KV_MOST = (
     0.25,
-    4 << 30,
-)  # memory for keys and values on a CPU: a share of what is free, and at most so many bytes
+    2 << 30,
+)  # of memory for keys and values on a CPU: a share of what is free, and at most so many bytes; it is all taken at once
 CPU_BLOCK = (
     32  # tokens; the smallest that its kernels like: the part of a turn that no whole block holds is computed anew
 )

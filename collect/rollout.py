@@ -1,9 +1,9 @@
 """The rollout loop: many groups in flight, every trajectory at its own pace.
 
 A trajectory asks the engine for its next reply as soon as the game has answered, and a slot that it leaves goes to the
-next trajectory, of whatever group (`collect.slots`): so the engine always has as many requests as it may, but for those
-that are waiting for their game. A failed game or engine request ends its group, never the loop:
-the group is tried again, and after `ATTEMPTS` failures it is left to a later session.
+next trajectory, of whatever group (`collect.slots`). Groups are opened a few ahead of that, in their order: so the
+engine has as many requests as it may, but for those that are waiting for their game. A failed game or engine request
+ends its group, never the loop: the group is tried again, and after `ATTEMPTS` failures it is left to a later session.
 """
 
 import asyncio
@@ -25,6 +25,8 @@ from collect.trajectory import Decision, Ending, Group, Step, Trajectory, group_
 from collect.watch import Watch, Watcher
 
 ATTEMPTS = 2
+AHEAD = 4  # groups that are open before all their trajectories have a slot: loading a game may take a while
+MOST_OPEN = 3  # groups open for each group's worth of slots: a few stragglers must not leave slots without work
 Boundary = Literal["environment", "engine"]
 Audit = Callable[[str, Decision], Decision]  # from a group's id and the watcher's decision to the one that holds
 
@@ -54,7 +56,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How groups are rolled out: `group_size` ≥ 2 trajectories of at most `horizon` ≥ 1 steps each.
+    """How groups are rolled out: `group_size` ≥ 1 trajectories of at most `horizon` ≥ 1 steps each.
 
     `concurrency` ≥ 1 says how many groups' worth of trajectories are in flight, `concurrency * group_size` of them; it
     changes speed, not what is sampled (see `collect.engine`).
@@ -102,23 +104,26 @@ class Rollout:
                 yield outcome
             await rolling
         except ExceptionGroup as errors:
-            raise errors.exceptions[0] from errors
+            raise errors.exceptions[0] from None  # what else failed at once says no more
         finally:
             rolling.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await rolling
 
     async def _roll(self, tasks: Iterable[Task], outcomes: "asyncio.Queue[Group | Failure | None]") -> None:
-        """Open one group after another, each when all trajectories of the one before have had a slot."""
-        slots = Slots(self._settings.concurrency * self._settings.group_size)
+        rolling, concurrency = asyncio.current_task(), self._settings.concurrency
+        slots = Slots(concurrency * self._settings.group_size)
+        ahead, most = asyncio.Semaphore(AHEAD), asyncio.Semaphore(MOST_OPEN * concurrency)
         async with asyncio.TaskGroup() as attempts:
             for order, task in enumerate(tasks):
-                opening = _Opening(task, order, slots, self._settings.group_size)
-                attempts.create_task(self._attempt(opening, outcomes))
-                await opening.begun.wait()
+                await most.acquire()
+                await ahead.acquire()
+                opening = _Opening(task, order, slots, self._settings.group_size, rolling, ahead.release)
+                attempts.create_task(self._attempt(opening, outcomes)).add_done_callback(lambda _: most.release())
 
     async def _attempt(self, opening: "_Opening", outcomes: "asyncio.Queue[Group | Failure | None]") -> None:
         for attempt in range(1, ATTEMPTS + 1):
+            opening.begin()
             try:
                 outcomes.put_nowait(await self._group(opening))
                 return
@@ -127,12 +132,11 @@ class Rollout:
                 boundary: Boundary = "engine" if isinstance(fault, EngineFault) else "environment"
                 outcomes.put_nowait(Failure(opening.task, boundary, str(fault), final=attempt == ATTEMPTS))
             finally:
-                opening.begun.set()
+                opening.begun()
 
     async def _group(self, opening: "_Opening") -> Group:
         settings, task = self._settings, opening.task
         seed = derive_seed(settings.seed, task.group_id)
-        started, clock = datetime.now(UTC), time.perf_counter()
         review = partial(self._audit, task.group_id) if self._audit else None
         watch = Watch(self._watcher, settings.group_size, review)
         opened = self._environments.open(task.game.path, settings.group_size)
@@ -147,8 +151,8 @@ class Rollout:
             horizon=settings.horizon,
             policy_version=settings.policy_version,
             seed=seed,
-            started=started,
-            seconds=time.perf_counter() - clock,
+            started=opening.started,
+            seconds=time.perf_counter() - opening.clock,
             trajectories=tuple(rollout.result() for rollout in rollouts),
             decision=watch.decision,
         )
@@ -220,23 +224,53 @@ class Rollout:
 
 
 class _Opening:
-    """A group that is begun: `begun` is set when all its trajectories have had a slot, or it failed."""
+    """A group that is being rolled out: `started`, at `clock`, when its first trajectory had a slot.
 
-    def __init__(self, task: Task, order: int, slots: Slots, group_size: int) -> None:
+    `all_begun` is called once, when all of its trajectories have had a slot or the group failed.
+    """
+
+    started: datetime
+    clock: float
+
+    def __init__(
+        self,
+        task: Task,
+        order: int,
+        slots: Slots,
+        group_size: int,
+        rolling: "asyncio.Task[None] | None",
+        all_begun: Callable[[], None],
+    ) -> None:
         self.task = task
-        self.begun = asyncio.Event()
         self._order = order
         self._slots = slots
-        self._owed = group_size
+        self._group_size = group_size
+        self._rolling = rolling
+        self._all_begun: Callable[[], None] | None = all_begun
+        self._had_a_slot = 0
+
+    def begin(self) -> None:
+        """Begin anew. Raises CancelledError where the rollout was cancelled: a task that fails then is not told."""
+        if self._rolling is not None and self._rolling.cancelling():
+            raise asyncio.CancelledError
+        self._had_a_slot = 0
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[Slot]:
         """The slot of one of its trajectories."""
         async with Slot(self._slots, self._order) as slot:
-            self._owed -= 1
-            if self._owed == 0:
-                self.begun.set()
+            if self._had_a_slot == 0:
+                self.started, self.clock = datetime.now(UTC), time.perf_counter()
+            self._had_a_slot += 1
+            if self._had_a_slot == self._group_size:
+                self.begun()
             yield slot
+
+    def begun(self) -> None:
+        """Say that all of its trajectories have had a slot, unless it was said before."""
+        if self._all_begun is not None:
+            self._all_begun()
+            self._all_begun = None
 
 
 class _Conversation:

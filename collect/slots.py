@@ -1,8 +1,7 @@
 """How many trajectories are rolled out at once, and which come next.
 
 A trajectory samples only while it holds a slot. A slot that is given back goes to the earliest group that waits for
-one, so groups are begun in their order, are not held up by later ones for longer than a slot takes to come free, and
-the engine has work for every slot until the last groups have begun.
+one, so groups begin in their order and are held up by later ones for no longer than a slot takes to come free.
 """
 
 import asyncio

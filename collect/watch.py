@@ -73,7 +73,7 @@ class Watch:
     async def may_go_on(self, index: int, steps: Sequence[Step], slot: Slot) -> bool:
         """Whether trajectory `index`, which has taken these steps and is not over, may take another.
 
-        While it waits for the others, its slot is theirs.
+        While it waits for the others, its slot is whoever's is next.
         """
         if not self._owed or len(steps) < self._owed[0]:
             return True

@@ -194,6 +194,28 @@ def test_a_failed_request_fails_the_attempt_and_the_group_is_tried_again(
     assert set(faulty.released) == {request.trajectory for request in faulty.requests}
 
 
+def test_a_group_that_fails_as_the_rollout_is_cancelled_is_not_tried_again(
+    engine: Engine, prompt: Prompt, six_games: list[Game]
+) -> None:
+    async def main() -> Faulty:
+        async def consume() -> None:
+            async for _ in rollout.run([Task(six_games[0], 0)]):
+                pass
+
+        def cancel_and_fail(number: int) -> bool:
+            consumer.cancel()
+            return True
+
+        faulty = Faulty(engine, fails=cancel_and_fail)
+        rollout = Rollout(faulty, open_environments("compiled", print), prompt, SETTINGS)
+        consumer = asyncio.create_task(consume())
+        with pytest.raises(asyncio.CancelledError):
+            await consumer
+        return faulty
+
+    assert len(asyncio.run(main()).requests) <= SETTINGS.group_size
+
+
 def test_a_group_that_keeps_failing_is_left_and_the_others_go_on(
     engine: Engine, prompt: Prompt, six_games: list[Game], tmp_path: Any
 ) -> None:

@@ -144,7 +144,9 @@ def train(
         bool | None,
         typer.Option("--deterministic/--not-deterministic", help="The same adapter to the last bit; slower."),
     ] = None,
-    concurrency: Annotated[int | None, typer.Option(help="Groups in flight; 4 by default.")] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(help="Groups in flight, this many times G trajectories; 4 by default.")
+    ] = None,
     log_steps: Annotated[
         str | None, typer.Option(help="all (the default), or groups: without the table of steps, most of a run.")
     ] = None,

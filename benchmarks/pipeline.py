@@ -162,7 +162,9 @@ def main() -> None:
     parser.add_argument("groups", type=int, nargs="?", default=16)
     parser.add_argument("--in-flight", type=int, default=4, help="groups in flight in collect")
     parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--measure", nargs=2, metavar=("LOOP", "RUN"), help="this loop alone, in this process: tokens, seconds, timers"
+    )
     options = parser.parse_args()
     if options.measure:
         loop, out = options.measure

@@ -23,10 +23,8 @@ from collect.engine_thread import Running
 from collect.errors import EngineFault, InputError
 from collect.policy import Policy, load_model
 
-KV_SHARE, KV_MOST = (
-    0.25,
-    2 << 30,
-)  # of memory for keys and values on a CPU: a share of what is free, and at most so many bytes; it is all taken at once
+# Memory for keys and values on a CPU, which vLLM takes all at once: a share of what is free, and at most so many bytes.
+KV_SHARE, KV_MOST = 0.25, 2 << 30
 CPU_BLOCK = (
     32  # tokens; the smallest that its kernels like: the part of a turn that no whole block holds is computed anew
 )

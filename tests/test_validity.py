@@ -75,5 +75,5 @@ def test_the_estimate_out_of_sample_is_within_one_point_of_the_truth_and_interva
     assert got.cuts_out_of_sample > 1000
     noise = np.sqrt(got.out_of_sample * (1 - got.out_of_sample) / got.cuts_out_of_sample)
     assert abs(got.out_of_sample - got.truth_at_fold_size) < 0.01 + 2 * noise
-    for covered in (got.precision_covered, got.net_saving_covered):
-        assert 1 - covered <= allowed(sets, 0.95)
+    assert got.precision_covered > 0.94
+    assert 1 - got.net_saving_covered <= allowed(sets, 0.95)

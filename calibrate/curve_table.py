@@ -92,10 +92,10 @@ def cells(sample: Sample, convention: Convention, columns: Sequence[int]) -> lis
     has empty cells.
     """
     return [
-        _cell(sample, signal, column, task_type, rows)
+        cell
         for column in columns
         for task_type, rows in _parts(sample, convention, column)
-        for signal in sample.signals
+        for cell in _cells(sample, column, task_type, rows)
     ]
 
 
@@ -124,17 +124,20 @@ def _parts(sample: Sample, convention: Convention, column: int) -> Iterator[tupl
             yield task_type, counted & (sample.task_types == task_type).to_numpy()
 
 
-def _cell(sample: Sample, signal: str, column: int, task_type: str, rows: Bools) -> Cell:
-    informative = ~sample.zero_variance[rows]
-    return Cell(
-        signal=signal,
-        step=int(sample.steps[column]),
-        task_type=task_type,
-        groups=int(rows.sum()),
-        zero_variance=int((~informative).sum()),
-        areas=areas(sample.likeness(signal, column)[rows], informative, sample.task[rows]),
-        correlation=rank_correlation(sample.signals[signal][rows, column], sample.reward_variance[rows]),
-    )
+def _cells(sample: Sample, column: int, task_type: str, rows: Bools) -> Iterator[Cell]:
+    """Every signal at one step, on the groups in `rows`."""
+    informative, task, variance = ~sample.zero_variance[rows], sample.task[rows], sample.reward_variance[rows]
+    for signal in sample.signals:
+        likeness = sample.likeness(signal, column)[rows]
+        yield Cell(
+            signal=signal,
+            step=int(sample.steps[column]),
+            task_type=task_type,
+            groups=len(task),
+            zero_variance=int((~informative).sum()),
+            areas=areas(likeness, informative, task),
+            correlation=rank_correlation(BY_NAME[signal].sign * likeness, variance),
+        )
 
 
 def _curve_row(cell: Cell) -> dict[str, object]:

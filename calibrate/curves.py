@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit
-from scipy.stats import spearmanr
+from scipy.stats import pearsonr, rankdata
 
 from calibrate.intervals import NORMAL_QUANTILE, UNKNOWN, Interval
 
@@ -34,7 +34,7 @@ class Areas:
 
 
 def areas(scores: Scores, informative: Bools, task: Ints) -> Areas | None:
-    """Both areas, each with its interval; None when a class is absent. All arrays are (n,).
+    """Both areas, each with its interval; None when a class is absent. All arrays are (n,); tasks are numbers from 0.
 
     The intervals are normal on the logit scale, so that they stay in [0, 1], with the standard error of a bootstrap
     that draws tasks. Above `ANALYTIC_ABOVE` groups the error of the ROC area is DeLong's with the tasks as clusters
@@ -44,20 +44,24 @@ def areas(scores: Scores, informative: Bools, task: Ints) -> Areas | None:
     """
     if informative.all() or not informative.any():
         return None
-    _, number = np.unique(task, return_inverse=True)
-    tasks = int(number.max()) + 1
-    order = np.argsort(scores, kind="stable")
+    order = np.argsort(scores)
     runs = np.flatnonzero(np.append(True, np.diff(scores[order]) > 0))
-    positive = ~informative[order]
-    roc, average = (float(area[0]) for area in _areas(np.ones((1, len(scores)), np.float32), positive, runs))
-    if min(informative.sum(), positive.sum()) < 2 or tasks < 2:
+    positive, task = ~informative[order], task[order]
+    found = np.add.reduceat(positive, runs, dtype=np.int64)
+    missed = np.diff(np.append(runs, len(scores))) - found
+    roc, average = (float(area[0]) for area in _areas(found[None, :], missed[None, :]))
+    tasks = _distinct(task)
+    if min(found.sum(), missed.sum()) < 2 or tasks < 2:
         return Areas(Interval(roc, np.nan, np.nan), Interval(average, np.nan, np.nan))
     if len(scores) > ANALYTIC_ABOVE:
-        found = len(np.unique(number[~informative]))
-        error = _delong(roc, positive, runs, number[order])
-        error_of_average = float(np.sqrt(average * (1 - average) / found))
+        error = _delong(roc, positive, found, missed, task)
+        error_of_average = float(np.sqrt(average * (1 - average) / _distinct(task[positive])))
     else:
-        resampled = _areas(drawn(tasks)[:, number[order]], positive, runs)
+        weights = drawn(tasks)[:, np.unique(task, return_inverse=True)[1]]
+        resampled = _areas(
+            np.add.reduceat(weights * positive, runs, axis=1, dtype=np.float64),
+            np.add.reduceat(weights * ~positive, runs, axis=1, dtype=np.float64),
+        )
         error, error_of_average = (float(np.nanstd(area, ddof=1)) for area in resampled)
     return Areas(_on_logit_scale(roc, error), _on_logit_scale(average, error_of_average))
 
@@ -80,7 +84,8 @@ def rank_correlation(values: Scores, reward_variance: NDArray[np.float64]) -> Co
     """Spearman's rank correlation; None when one of the two does not vary. Both are (n,)."""
     if len(values) < 3 or np.ptp(values) == 0 or np.ptp(reward_variance) == 0:
         return None
-    found = spearmanr(values, reward_variance)
+    # Half the time of scipy's spearmanr, which gives the same.
+    found = pearsonr(rankdata(values), rankdata(reward_variance))
     return Correlation(float(found.statistic), float(found.pvalue))
 
 
@@ -92,15 +97,10 @@ def drawn(tasks: int) -> NDArray[np.float32]:
     return np.bincount((drawn + begin).ravel(), minlength=RESAMPLES * tasks).reshape(drawn.shape).astype(np.float32)
 
 
-def _areas(
-    weights: NDArray[np.float32], positive: Bools, runs: Ints
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Both areas of each resample: weights (B, n) of groups in ascending order of score, `runs` where a new one begins.
-
-    NaN for a resample that lacks a class.
+def _areas(found: NDArray[Any], missed: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Both areas of each resample, given how many zero-variance groups have each score, ascending, and how many
+    informative ones: (B, scores) both. NaN for a resample that lacks a class.
     """
-    found = np.add.reduceat(weights * positive, runs, axis=1, dtype=np.float64)
-    missed = np.add.reduceat(weights * ~positive, runs, axis=1, dtype=np.float64)
     true, false = found.cumsum(axis=1), missed.cumsum(axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
         roc = (missed * (true - found / 2)).sum(axis=1) / (true[:, -1] * false[:, -1])
@@ -110,20 +110,27 @@ def _areas(
     return np.where(lacking, np.nan, roc), np.where(lacking, np.nan, average)
 
 
-def _delong(area: float, positive: Bools, runs: Ints, number: Ints) -> float:
+def _delong(area: float, positive: Bools, found: Ints, missed: Ints, task: Ints) -> float:
     """Standard error of the ROC area from DeLong's (1988) components, summed over each task.
 
-    The groups come in ascending order of score: whether zero-variance, where a new score begins, and their tasks.
+    The groups come in ascending order of score: whether zero-variance, how many of each class have each score, and
+    their tasks.
     """
-    found, missed = (np.add.reduceat(kind, runs, dtype=np.int64) for kind in (positive, ~positive))
     true, false = found.cumsum(), missed.cumsum()
-    run = np.repeat(np.arange(len(runs)), np.diff(np.append(runs, len(positive))))
-    lower = ((true - found / 2) / true[-1])[run]  # share of the zero-variance groups under each, ties counting half
-    higher = ((false[-1] - false + missed / 2) / false[-1])[run]
-    influence = np.where(positive, (higher - area) / true[-1], (lower - area) / false[-1])
-    by_task = np.bincount(number, influence)
-    tasks = len(by_task)
+    # The share of the zero-variance groups under each score, and of the informative ones over it, ties counting half.
+    lower = (true - found / 2) / true[-1]
+    higher = (false[-1] - false + missed / 2) / false[-1]
+    counts = found + missed
+    influence = np.where(
+        positive, np.repeat((higher - area) / true[-1], counts), np.repeat((lower - area) / false[-1], counts)
+    )
+    by_task, tasks = np.bincount(task, influence), _distinct(task)
     return float(np.sqrt(tasks / (tasks - 1) * (by_task @ by_task)))
+
+
+def _distinct(task: Ints) -> int:
+    """How many tasks there are, given the number of each group's, from 0."""
+    return int(np.count_nonzero(np.bincount(task)))
 
 
 def _on_logit_scale(area: float, error: float) -> Interval:

@@ -73,7 +73,7 @@ class Start:
 
 def climb(likeness: NDArray[np.floating[Any]], change: Change, start: Start) -> Ladder:
     """The ladder over n groups of these scores, low ones first. Scores of minus infinity are under every threshold."""
-    order = np.argsort(likeness, kind="stable")
+    order = np.argsort(likeness)
     scores = likeness[order].astype(np.float64)
     with np.errstate(invalid="ignore"):  # minus infinity from itself
         last = np.flatnonzero(np.append(np.diff(scores) > TIE, True)) if len(scores) else np.empty(0, np.int64)

@@ -16,6 +16,7 @@ from calibrate.blocks import deeds, views
 from calibrate.experience import eligible
 from calibrate.outcomes import outcomes
 from calibrate.sample import Cost, Sample
+from calibrate.scratch import Scratch
 from calibrate.signals import REGISTRY, SIGNALS
 from collect.errors import InputError
 from collect.files import replacing
@@ -65,15 +66,15 @@ class _Draft:
     tokens_after: NDArray[np.int32]
     tokens_known: bool
     steps_after: NDArray[np.int32]
-    signals: dict[str, NDArray[np.float64]]
+    signals: Scratch
     notes: tuple[str, ...]
 
     @classmethod
     def of(cls, run: Path, groups: pl.DataFrame, size: int, keep: int, horizon: int, notes: tuple[str, ...]) -> Self:
         """Nothing but the rewards is known yet."""
         shape = (groups.height, horizon - 1)
-        # Column by column in memory, as fits read them. In double precision, as a live gate computes: a threshold may
-        # lie on a value that the signal takes.
+        # Column by column in memory, as fits read them. Signals in double precision, as a live gate computes: a
+        # threshold may lie on a value that the signal takes.
         return cls(
             groups=groups,
             members=_members(groups["group_id"], size, keep),
@@ -84,7 +85,7 @@ class _Draft:
             tokens_after=np.zeros(shape, np.int32, order="F"),
             tokens_known=True,
             steps_after=np.zeros(shape, np.int32, order="F"),
-            signals={signal.name: np.zeros(shape, np.float64, order="F") for signal in REGISTRY},
+            signals=Scratch([signal.name for signal in REGISTRY], shape),
             notes=notes,
         )
 
@@ -99,7 +100,7 @@ class _Draft:
         self.groups = self.groups.filter(there)
         for name in ("members", "rewards", "lengths", "running", "tokens", "tokens_after", "steps_after"):
             setattr(self, name, getattr(self, name)[there])
-        self.signals = {name: values[there] for name, values in self.signals.items()}
+        self.signals = self.signals.rows(there)
 
     def forget(self, lacking: frozenset[str]) -> None:
         """Leave the signals out that read what the run is `lacking` (fields of `Views`), and note it."""
@@ -107,7 +108,7 @@ class _Draft:
         if unknown:
             without = ", ".join(words for field, words in _WORDS.items() if field in lacking)
             self.notes += (f"not known: {', '.join(unknown)} (this run was imported without {without})",)
-        self.signals = {name: values for name, values in self.signals.items() if name not in unknown}
+        self.signals.forget(unknown)
 
 
 def _read(run: Path, reward_tolerance: float, keep: int | None) -> Sample:

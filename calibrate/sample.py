@@ -100,9 +100,10 @@ class Sample:
             for item in text:
                 digest.update(item.encode() + b"\0")
         for array in (self.steps, self.reward_variance, self.eligible, self.cost.after, self.cost.total):
-            digest.update(np.ascontiguousarray(array).tobytes())
+            digest.update(array.ravel().data)
         for name, values in sorted(self.signals.items()):
-            digest.update(name.encode() + np.ascontiguousarray(values).tobytes())
+            digest.update(name.encode())
+            digest.update(values.ravel().data)
         return digest.hexdigest()
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, logit
-from scipy.stats import pearsonr, rankdata
+from scipy.special import expit, logit, stdtr
+from scipy.stats import rankdata
 
 from calibrate.intervals import NORMAL_QUANTILE, UNKNOWN, Interval
 
@@ -84,9 +84,12 @@ def rank_correlation(values: Scores, reward_variance: NDArray[np.float64]) -> Co
     """Spearman's rank correlation; None when one of the two does not vary. Both are (n,)."""
     if len(values) < 3 or np.ptp(values) == 0 or np.ptp(reward_variance) == 0:
         return None
-    # Half the time of scipy's spearmanr, which gives the same.
-    found = pearsonr(rankdata(values), rankdata(reward_variance))
-    return Correlation(float(found.statistic), float(found.pvalue))
+    # As scipy's spearmanr does, in half its time.
+    rho = float(np.corrcoef(rankdata(values), rankdata(reward_variance))[0, 1])
+    freedom = len(values) - 2
+    with np.errstate(divide="ignore"):
+        t = rho * np.sqrt(np.divide(freedom, (1 + rho) * (1 - rho)))
+    return Correlation(rho, float(2 * stdtr(freedom, -abs(t))))
 
 
 @lru_cache(maxsize=4)

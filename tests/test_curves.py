@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.special import expit, logit
+from scipy.stats import spearmanr
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from calibrate import curves
@@ -139,3 +140,15 @@ def test_rank_correlation_is_unknown_when_one_side_does_not_vary() -> None:
     assert found is not None
     assert found.rho == pytest.approx(1)
     assert found.p < 0.001
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=3, max_size=40))
+@settings(max_examples=100, deadline=None)
+def test_rank_correlation_equals_scipy_with_ties(drawn: list[tuple[int, int]]) -> None:
+    values, variance = np.array(drawn, float).T
+    found = rank_correlation(values, variance)
+    if found is None:
+        assert np.ptp(values) == 0 or np.ptp(variance) == 0
+        return
+    known = spearmanr(values, variance)
+    assert (found.rho, found.p) == pytest.approx((known.statistic, known.pvalue), abs=1e-12)

@@ -132,7 +132,8 @@ def legend(fit: Fit) -> list[str]:
     return [
         f"{fit.signal}: a group is flagged at K when it is {side} the threshold. AUROC: an informative group lies "
         "further from that side than a zero-variance one, among those counted [95 %, bootstrap by task]; rho: "
-        "Spearman, signal and reward variance; precision, recall [95 %, Clopper-Pearson, by task].",
+        "Spearman, signal and reward variance; precision, recall [95 %, Clopper-Pearson, by task]; savings [95 %, "
+        "delta method, by task].",
         f"threshold: the best net saving at precision >= {fit.search.target_precision:g} {enough}; where none reaches "
         f"it (target: no), the best precision {enough}, else the best net saving.",
     ]
@@ -271,8 +272,8 @@ def _counted(tally: Tally, convention: Convention, sample: Sample) -> list[str]:
         f"{tally.false_positives:g}",
         interval(tally.precision, 3),
         *(interval(recall, 2) for recall in recalls),
-        _NOT_KNOWN if sample.cost.unit == "budget" else f"{100 * tally.saving.value:.1f}%",
-        f"{100 * tally.net_saving.value:.1f}%",
+        _NOT_KNOWN if sample.cost.unit == "budget" else percent(tally.saving),
+        percent(tally.net_saving),
     ]
 
 
@@ -297,5 +298,5 @@ def interval(found: Interval | None, digits: int) -> str:
 
 def percent(found: Interval) -> str:
     """A share in percent with its bounds."""
-    bounds = _NOT_KNOWN if math.isnan(found.low) else f"{100 * found.low:.1f}%,{100 * found.high:.1f}%"
+    bounds = _NOT_KNOWN if math.isnan(found.low) else f"{100 * found.low:.1f},{100 * found.high:.1f}"
     return f"{100 * found.value:.1f}% [{bounds}]"

@@ -345,6 +345,11 @@ def test_beside_every_gate_stands_what_it_does_out_of_sample(calibrate: Run, tmp
     assert gate.out_of_sample is not None
     assert gate.out_of_sample.groups == 52
     assert gate.out_of_sample.true_positives == int(outside[4])
+    for row, evidence in ((inside, gate.evidence), (outside, gate.out_of_sample)):
+        low, high = evidence.net_saving_low, evidence.net_saving_high
+        assert low is not None
+        assert high is not None
+        assert f"{100 * evidence.net_saving:.1f}% [{100 * low:.1f},{100 * high:.1f}]" in row
 
 
 def test_every_kind_of_gate_is_judged_in_the_same_table(calibrate: Run, tmp_path: Path) -> None:

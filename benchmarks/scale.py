@@ -1,7 +1,8 @@
 """How calibration scales: `python benchmarks/scale.py --groups 10000 30000 100000 1000000`.
 
 Writes synthetic runs of G = 8 and horizon 30 as Parquet, part by part, and calibrates each with `sr calibrate` in a
-process of its own: seconds, groups a second, and the most memory that it held.
+process of its own: seconds, groups a second, and the most memory that it held; and as ratios, how much more CPU time
+than the run before it took for how many more groups.
 """
 
 import argparse
@@ -130,6 +131,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where the runs are written; by default a temporary folder")
     parser.add_argument("options", nargs="*", help="given to sr calibrate, after --")
     given = parser.parse_args()
+    before: tuple[int, float] | None = None
     with tempfile.TemporaryDirectory() as temporary:
         for groups in given.groups:
             run = (given.folder or Path(temporary)) / f"run-{groups}"
@@ -140,9 +142,12 @@ def main() -> None:
             process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
             _, status, usage = os.wait4(process.pid, 0)
             seconds = time.perf_counter() - begun
+            busy = usage.ru_utime + usage.ru_stime
+            growth = f"{busy / before[1]:.1f} times for {groups / before[0]:g} times the groups, " if before else ""
+            before = groups, busy
             print(
                 f"{groups:9,} groups: {seconds:8.1f} s, {groups / seconds:7,.0f} groups/s, "
-                f"{usage.ru_maxrss / 2**20:5.2f} GiB at most, {usage.ru_utime + usage.ru_stime:.0f} s of CPU, "
+                f"{usage.ru_maxrss / 2**20:5.2f} GiB at most, {busy:.0f} s of CPU, {growth}"
                 f"exit code {os.waitstatus_to_exitcode(status)}",
                 flush=True,
             )

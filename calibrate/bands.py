@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from calibrate.curves import Bools, Ints, Scores, drawn
 from calibrate.intervals import CONFIDENCE
+from calibrate.ranking import Ranking
 
 Floats = NDArray[np.float64]
 
@@ -44,23 +45,24 @@ def bands(scores: Scores, informative: Bools, task: Ints) -> Bands | None:
     if informative.all() or not informative.any():
         return None
     _, number = np.unique(task, return_inverse=True)
-    order = np.argsort(scores, kind="stable")
-    runs = np.flatnonzero(np.append(True, np.diff(scores[order]) > 0))
-    positive = ~informative[order]
+    ranking = Ranking.of(scores)
+    positive = ~informative[ranking.order]
     weights = [np.ones((1, len(scores)), np.float32)]
     if min(informative.sum(), positive.sum()) >= 2 and number.max() > 0:
         of_task = drawn(int(number.max()) + 1)
         at_once = max(1, _MOST_WEIGHTS // len(scores))
-        weights += [of_task[first : first + at_once, number[order]] for first in range(0, len(of_task), at_once)]
-    counts = [_counts(part, positive, runs) for part in weights]
+        weights += [
+            of_task[first : first + at_once, number[ranking.order]] for first in range(0, len(of_task), at_once)
+        ]
+    counts = [_counts(part, positive, ranking.starts) for part in weights]
     true, false = (np.concatenate(parts) for parts in zip(*counts, strict=True))
     return Bands(_band(true, false, _roc), _band(true, false, _precision_recall))
 
 
-def _counts(weights: NDArray[np.float32], positive: Bools, runs: Ints) -> tuple[Floats, Floats]:
+def _counts(weights: NDArray[np.float32], positive: Bools, starts: Ints) -> tuple[Floats, Floats]:
     """True and false positives at each threshold, ascending, of each resample: (B, thresholds) both."""
-    found = np.add.reduceat(weights * positive, runs, axis=1, dtype=np.float64)
-    missed = np.add.reduceat(weights * ~positive, runs, axis=1, dtype=np.float64)
+    found = np.add.reduceat(weights * positive, starts, axis=1, dtype=np.float64)
+    missed = np.add.reduceat(weights * ~positive, starts, axis=1, dtype=np.float64)
     return found.cumsum(axis=1), missed.cumsum(axis=1)
 
 

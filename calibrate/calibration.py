@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from calibrate.fit import Search, apply, find
-from calibrate.folds import OutOfSample, out_of_sample
+from calibrate.folds import OutOfSample, judged_in_folds, out_of_sample
 from calibrate.intervals import NORMAL_QUANTILE, Interval
 from calibrate.kinds import KINDS, GateKind
 from calibrate.rules import Rule
@@ -29,6 +29,12 @@ class Judged:
         assert self.out_of_sample is not None
         return self.out_of_sample.tally.net_saving
 
+    @property
+    def reaches(self) -> bool:
+        """Whether the precision out of sample reaches the target."""
+        assert self.out_of_sample is not None
+        return self.out_of_sample.tally.precision.value >= self.search.target_precision
+
 
 def judge(sample: Sample, search: Search, kind: GateKind, rows: Bools | None = None) -> list[Judged]:
     """Judge the kind that is asked for, or all of them, the simplest first, on the groups in `rows` (N,) or on all.
@@ -43,15 +49,30 @@ def judge(sample: Sample, search: Search, kind: GateKind, rows: Bools | None = N
 def choose(judged: list[Judged]) -> Judged | None:
     """The simplest kind whose net saving out of sample is within one standard error of the best; None where none has a
     rule. With fewer than two tasks, the simplest.
+
+    Where the precision of some reaches the target out of sample, it is chosen among those alone.
     """
     there = [one for one in judged if one.rule is not None]
     known = [one for one in there if one.out_of_sample is not None]
     if not known:
         return there[0] if there else None
+    known = [one for one in known if one.reaches] or known
     best = max(known, key=lambda one: one.expected.value)
     error = (best.expected.high - best.expected.low) / (2 * NORMAL_QUANTILE)
     least = best.expected.value - (error if error > 0 else 0.0)
     return next(one for one in known if one.expected.value >= least)
+
+
+def choice_out_of_sample(sample: Sample, search: Search) -> OutOfSample | None:
+    """The choice among all kinds, judged as the kinds are: in each fold, all are judged anew on the other folds and one
+    is chosen there. None with fewer than two tasks.
+    """
+
+    def chosen(rows: Bools) -> Rule | None:
+        best = choose(judge(sample, search, GateKind.AUTO, rows))
+        return None if best is None else best.rule
+
+    return judged_in_folds(sample, search, chosen)
 
 
 def _judge(sample: Sample, search: Search, rows: Bools | None) -> Judged:

@@ -23,10 +23,12 @@ from scipy.special import ndtri
 from scipy.stats import binom
 
 from calibrate.calibration import choose, judge
-from calibrate.fit import Search, apply, columns_spread
+from calibrate.fit import Search, apply, columns_spread, ladder
 from calibrate.folds import deal
 from calibrate.gate import Certificate
+from calibrate.intervals import proportion
 from calibrate.kinds import GateKind
+from calibrate.ladder import MIN_CUTS
 from calibrate.rules import Rule, Threshold
 from calibrate.sample import Bools, Sample
 from calibrate.signals import BY_NAME
@@ -34,7 +36,6 @@ from calibrate.signals import BY_NAME
 _THRESHOLDS = 20
 _POWER = 0.8
 _MOST_CUTS = 20_000  # as far as is looked for how many cuts would do
-_LEAST_CUTS = 10  # fewer say nothing of the rate at which more would come
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def certify(sample: Sample, search: Search, kind: GateKind, confidence: float) -
         half = deal(sample, np.ones(sample.size, np.bool_), 2)
         chosen = choose(judge(sample, search, kind, half == 0))
         if chosen is None or chosen.rule is None:
-            return Attempt(None, None, "precision or groups: on half of the tasks no gate reaches the target", ())
+            return Attempt(None, None, _unchosen(sample, search, half == 0), ())
         rules, tested = [chosen.rule], one_each & (half == 1)
     cells = run_tests(sample, rules, tested, search.target_precision, confidence)
     certified = [cell for cell in cells if cell.certified]
@@ -187,25 +188,67 @@ def _at(signal: str, fraction: float) -> float:
 def _shortfall(sample: Sample, search: Search, cells: Sequence[Cell], tested: Bools, confidence: float) -> str:
     """Which is short, precision or groups, and about how many groups would do at the observed rates."""
     target, tasks = search.target_precision, int(tested.sum())
-    enough = [cell for cell in cells if cell.cuts >= _LEAST_CUTS]
+    enough = [cell for cell in cells if cell.cuts >= MIN_CUTS]
     if not enough:
         most = max((cell.cuts for cell in cells), default=0)
-        return f"groups: of {tasks} tasks no candidate cuts {_LEAST_CUTS} or more (at most {most})"
+        return f"groups: of {tasks} tasks no candidate cuts {MIN_CUTS} or more (at most {most})"
     level = (1 - confidence) / len(cells)
     over = [cell for cell in enough if cell.true_positives > target * cell.cuts]
     nearest = min(over, key=lambda cell: _roughly_needed(cell, target, level) / cell.cuts, default=None)
     cuts = None if nearest is None else cuts_needed(nearest.true_positives / nearest.cuts, target, level)
     if nearest is None or cuts is None:
         best = max(enough, key=lambda cell: (cell.true_positives / cell.cuts, cell.cuts))
-        return (
-            f"precision: the most precise of the candidates with at least {_LEAST_CUTS} cuts has "
-            f"{best.true_positives} of {best.cuts} ({best.true_positives / best.cuts:.3f}; {best.rule}), not enough "
-            f"over {target:g} for any number of groups up to what {_MOST_CUTS} cuts take"
-        )
-    cell = nearest
-    groups = int(np.ceil(cuts * tasks / cell.cuts))
+        return _too_imprecise(f"of the candidates ({best.rule})", best.true_positives, best.cuts, target)
+    # A gate that was chosen on half of the tasks is tested on the other half.
+    needed = int(np.ceil(cuts * len(sample.task_names) / nearest.cuts))
+    whole = "" if tasks == len(sample.task_names) else ", half of them to choose on,"
     return (
-        f"groups: {cell.rule} cut {cell.cuts} of {tasks} tasks, {cell.true_positives} of them zero-variance "
-        f"({cell.true_positives / cell.cuts:.3f}); if those are its true rates, about {cuts} cuts, from about {groups} "
-        f"tasks, would certify it with a chance of {100 * _POWER:.0f} %"
+        f"groups: {nearest.rule} cut {nearest.cuts} of {tasks} tasks, {nearest.true_positives} of them zero-variance "
+        f"({nearest.true_positives / nearest.cuts:.3f}); if those are its true rates, about {cuts} cuts, from about "
+        f"{needed} tasks{whole} would certify it with a chance of {100 * _POWER:.0f} %"
+    )
+
+
+def _unchosen(sample: Sample, search: Search, rows: Bools) -> str:
+    """What is short where no gate can be chosen on the tasks of the groups in `rows`, half of all."""
+    target, half = (
+        search.target_precision,
+        f"on the half of the tasks that a gate is chosen on ({int(rows.sum())} groups)",
+    )
+    ladders = [
+        ladder(sample, signal, column, search.convention, rows)
+        for signal in search.signals
+        for column in search.columns
+    ]
+    rungs = [
+        (float(hits / taken), int(taken), int(hits))
+        for one in ladders
+        for taken, hits in zip(one.taken, one.true_positives, strict=True)
+    ]
+    enough = [rung for rung in rungs if rung[1] >= MIN_CUTS]
+    if not enough:
+        most = max((taken for _, taken, _ in rungs), default=0)
+        return f"groups: {half} no step K has {MIN_CUTS} groups to cut (at most {most})"
+    rate, taken, hits = max(enough)
+    if rate >= target:
+        return f"informative groups: {half} every threshold that reaches the target takes them all"
+    fewer = max((taken for rate, taken, _ in rungs if rate >= target), default=0)
+    if 0 < fewer < MIN_CUTS:
+        needed = int(np.ceil(MIN_CUTS / fewer * len(sample.task_names)))
+        hint = (
+            f"; thresholds that reach {target:g} cut at most {fewer} there: if that is their true share, one could be "
+            f"chosen from about {needed} tasks"
+        )
+    else:
+        hint = ""
+    return _too_imprecise(half, hits, taken, target) + hint
+
+
+def _too_imprecise(where: str, hits: int, cuts: int, target: float) -> str:
+    """Precision is short for certain only where even the upper bound of the best is under the target."""
+    known = proportion(hits, cuts)
+    sure = "precision" if known.high < target else "precision or groups, which cannot be told yet"
+    return (
+        f"{sure}: the most precise {where} with at least {MIN_CUTS} cuts has {hits} of {cuts}, {known.value:.3f} "
+        f"[{known.low:.2f},{known.high:.2f}]; {_MOST_CUTS:,} cuts at that rate would not certify {target:g}"
     )

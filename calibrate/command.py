@@ -102,7 +102,7 @@ def calibrate(
     columns = range(len(sample.steps)) if at_step is None else [sample.column(at_step)]
 
     from calibrate import printing
-    from calibrate.calibration import choose, judge
+    from calibrate.calibration import choice_out_of_sample, choose, judge
     from calibrate.certificate import certify
     from calibrate.curve_table import cells, write_curves
     from calibrate.fit import Search, apply, fit
@@ -134,19 +134,21 @@ def calibrate(
     console.print(printing.heat_map(known, shown))
     judged = judge(sample, search, gate)
     chosen = choose(judged)
+    choice = choice_out_of_sample(sample, search) if gate is GateKind.AUTO else None
+    outside = choice or (chosen.out_of_sample if chosen else None)
     rule = None if chosen is None else chosen.rule
     table = fit(sample, search, rule.signals[0] if rule is not None and signal == _AUTO else shown)
     console.print(printing.per_step(table, rule, sample))
     for line in printing.legend(table):
         console.print(line)
-    console.print(printing.gates(judged, chosen, sample))
+    console.print(printing.gates(judged, chosen, choice, sample))
     for line in [*printing.legend_of_gates(judged), ""]:
         console.print(line)
     if chosen is None or chosen.rule is None or chosen.in_sample is None:
         where = f"on no signal; on {shown}: " if signal == _AUTO else ""
         console.print(f"no gate: {where}{table.shortfall or 'none of the kind asked for reaches the target'}")
     else:
-        for line in printing.verdict(chosen, sample):
+        for line in printing.verdict(chosen, outside, sample):
             console.print(line)
     certificate = None
     if confidence is not None:
@@ -164,7 +166,7 @@ def calibrate(
         target_precision=target,
         evidence=apply(sample, rule, convention),
         # The folds judged another procedure than the one that certified.
-        out_of_sample=chosen.out_of_sample.tally if chosen and chosen.out_of_sample and not certificate else None,
+        out_of_sample=outside.tally if outside and not certificate else None,
         certificate=certificate,
     )
     save(made, destination)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit, stdtr
-from scipy.stats import rankdata
 
 from calibrate.intervals import NORMAL_QUANTILE, UNKNOWN, Interval
+from calibrate.ranking import TIE, Ranking
 
 Scores = NDArray[np.floating[Any]]
 Bools = NDArray[np.bool_]
@@ -44,11 +44,10 @@ def areas(scores: Scores, informative: Bools, task: Ints) -> Areas | None:
     """
     if informative.all() or not informative.any():
         return None
-    order = np.argsort(scores)
-    runs = np.flatnonzero(np.append(True, np.diff(scores[order]) > 0))
-    positive, task = ~informative[order], task[order]
-    found = np.add.reduceat(positive, runs, dtype=np.int64)
-    missed = np.diff(np.append(runs, len(scores))) - found
+    ranking = Ranking.of(scores)
+    positive, task = ~informative[ranking.order], task[ranking.order]
+    found = np.add.reduceat(positive, ranking.starts, dtype=np.int64)
+    missed = ranking.counts - found
     roc, average = (float(area[0]) for area in _areas(found[None, :], missed[None, :]))
     tasks = _distinct(task)
     if min(found.sum(), missed.sum()) < 2 or tasks < 2:
@@ -59,8 +58,8 @@ def areas(scores: Scores, informative: Bools, task: Ints) -> Areas | None:
     else:
         weights = drawn(tasks)[:, np.unique(task, return_inverse=True)[1]]
         resampled = _areas(
-            np.add.reduceat(weights * positive, runs, axis=1, dtype=np.float64),
-            np.add.reduceat(weights * ~positive, runs, axis=1, dtype=np.float64),
+            np.add.reduceat(weights * positive, ranking.starts, axis=1, dtype=np.float64),
+            np.add.reduceat(weights * ~positive, ranking.starts, axis=1, dtype=np.float64),
         )
         error, error_of_average = (float(np.nanstd(area, ddof=1)) for area in resampled)
     return Areas(_on_logit_scale(roc, error), _on_logit_scale(average, error_of_average))
@@ -82,10 +81,10 @@ class Correlation:
 
 def rank_correlation(values: Scores, reward_variance: NDArray[np.float64]) -> Correlation | None:
     """Spearman's rank correlation; None when one of the two does not vary. Both are (n,)."""
-    if len(values) < 3 or np.ptp(values) == 0 or np.ptp(reward_variance) == 0:
+    if len(values) < 3 or np.ptp(values) <= TIE or np.ptp(reward_variance) <= TIE:
         return None
-    # As scipy's spearmanr does, in half its time.
-    rho = float(np.corrcoef(rankdata(values), rankdata(reward_variance))[0, 1])
+    # As scipy's spearmanr does, but for ties, which it knows only to the last bit.
+    rho = float(np.corrcoef(Ranking.of(values).ranks, Ranking.of(reward_variance).ranks)[0, 1])
     freedom = len(values) - 2
     with np.errstate(divide="ignore"):
         t = rho * np.sqrt(np.divide(freedom, (1 + rho) * (1 - rho)))

@@ -6,6 +6,7 @@ figures are those of the procedure at this size of data, less one fold; a fold f
 """
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,6 +42,22 @@ def out_of_sample(sample: Sample, search: Search, rows: Bools | None = None, fol
 
     With fewer tasks than folds, each task is a fold.
     """
+
+    def choose(rows: Bools) -> Rule | None:
+        found = find(sample, search, rows)
+        return None if found is None else found.rule
+
+    return judged_in_folds(sample, search, choose, rows, folds)
+
+
+def judged_in_folds(
+    sample: Sample,
+    search: Search,
+    choose: Callable[[Bools], Rule | None],
+    rows: Bools | None = None,
+    folds: int = FOLDS,
+) -> OutOfSample | None:
+    """Judge any procedure: `choose` finds a rule on the groups that it is given (N,); else as `out_of_sample`."""
     rows = np.ones(sample.size, np.bool_) if rows is None else rows
     fold = deal(sample, rows, folds)
     count = int(fold.max()) + 1
@@ -51,12 +68,12 @@ def out_of_sample(sample: Sample, search: Search, rows: Bools | None = None, fol
     candidates = np.zeros(sample.size, np.bool_)
     for held_out in range(count):
         here = fold == held_out
-        found = find(sample, search, rows & ~here)
-        rules.append(None if found is None else found.rule)
-        first = search.columns[0] if found is None else sample.column(found.rule.steps[0])
+        rule = choose(rows & ~here)
+        rules.append(rule)
+        first = search.columns[0] if rule is None else sample.column(rule.steps[0])
         candidates[here] = sample.counted(first, search.convention)[here]
-        if found is not None:
-            columns[here] = found.rule.flags(sample)[here]
+        if rule is not None:
+            columns[here] = rule.flags(sample)[here]
     cuts = Cuts.at(sample, columns, candidates, search.convention)
     return OutOfSample(tuple(rules), cuts, tally(sample, cuts, rows))
 

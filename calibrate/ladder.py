@@ -7,12 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.outcomes import net_saving
+from calibrate.ranking import TIE, Ranking
 
 MIN_CUTS = 10
-
-# Scores nearer to each other than this count as equal: equal sums may differ by their rounding, and a table of signals
-# may hold them in single precision. The lattice of any ratio of counts up to a thousand is coarser.
-TIE = 2e-7
 
 _UNDER_ALL = -1e9  # a threshold under every score there is
 
@@ -73,10 +70,9 @@ class Start:
 
 def climb(likeness: NDArray[np.floating[Any]], change: Change, start: Start) -> Ladder:
     """The ladder over n groups of these scores, low ones first. Scores of minus infinity are under every threshold."""
-    order = np.argsort(likeness)
-    scores = likeness[order].astype(np.float64)
-    with np.errstate(invalid="ignore"):  # minus infinity from itself
-        last = np.flatnonzero(np.append(np.diff(scores) > TIE, True)) if len(scores) else np.empty(0, np.int64)
+    ranking = Ranking.of(likeness)
+    order, scores = ranking.order, likeness[ranking.order].astype(np.float64)
+    last = ranking.starts + ranking.counts - 1
     taken, true_positives, saved = (
         np.cumsum(added[order], dtype=np.int64)[last] + before
         for added, before in (

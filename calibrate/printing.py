@@ -16,6 +16,7 @@ from calibrate.convention import Convention
 from calibrate.curve_table import ALL, Cell
 from calibrate.curves import Areas
 from calibrate.fit import Fit, Search, StepFit, apply
+from calibrate.folds import OutOfSample
 from calibrate.intervals import Interval, share
 from calibrate.ladder import MIN_CUTS
 from calibrate.rules import Rule, Threshold
@@ -139,8 +140,10 @@ def legend(fit: Fit) -> list[str]:
     ]
 
 
-def gates(judged: Sequence[Judged], chosen: Judged | None, sample: Sample) -> Table:
-    """Two rows a kind of gate: in sample, and the whole procedure out of sample."""
+def gates(judged: Sequence[Judged], chosen: Judged | None, choice: OutOfSample | None, sample: Sample) -> Table:
+    """Two rows a kind of gate: in sample, and the whole procedure out of sample; and where the kind was chosen, one row
+    for that `choice` out of sample.
+    """
     convention = judged[0].search.convention
     drawn = table("gate", "", *_counted_headers(convention, sample), "L2\nkept", "")
     for column in drawn.columns[:2]:
@@ -149,8 +152,7 @@ def gates(judged: Sequence[Judged], chosen: Judged | None, sample: Sample) -> Ta
         name = one.search.kind
         rows: list[tuple[str, Tally | None]] = [("in sample", one.in_sample)]
         if one.out_of_sample is not None:
-            out = one.out_of_sample
-            rows.append((f"out of sample ({out.found} of {len(out.rules)} folds)", out.tally))
+            rows.append((_in_folds(one.out_of_sample), one.out_of_sample.tally))
         for title, counts in rows:
             mark = "GATE" if one is chosen and title == "in sample" else ""
             if counts is None:
@@ -158,7 +160,14 @@ def gates(judged: Sequence[Judged], chosen: Judged | None, sample: Sample) -> Ta
             else:
                 kept = f"{counts.advantage_l2_kept:.3f}"
                 drawn.add_row(name, title, *_counted(counts, convention, sample), kept, mark)
+    if choice is not None:
+        kept = f"{choice.tally.advantage_l2_kept:.3f}"
+        drawn.add_row("auto", _in_folds(choice), *_counted(choice.tally, convention, sample), kept, "")
     return drawn
+
+
+def _in_folds(out: OutOfSample) -> str:
+    return f"out of sample ({out.found} of {len(out.rules)} folds)"
 
 
 def legend_of_gates(judged: Sequence[Judged]) -> list[str]:
@@ -170,16 +179,16 @@ def legend_of_gates(judged: Sequence[Judged]) -> list[str]:
     ]
     if len(judged) > 1:
         lines.append(
-            "GATE: the simplest kind within one standard error of the best net saving out of sample; that choice is "
-            "made on those rows, and flatters the chosen one a little."
+            "GATE: the simplest kind within one standard error of the best net saving out of sample, among those that "
+            "reach the target there if some do. auto: that choice made anew in the folds too, so nothing flatters it."
         )
     if any(one.out_of_sample is None for one in judged):
         lines.append("out of sample: n/a, the groups are of fewer than two tasks")
     return lines
 
 
-def verdict(chosen: Judged, sample: Sample) -> list[str]:
-    """The gate and its evidence."""
+def verdict(chosen: Judged, out: OutOfSample | None, sample: Sample) -> list[str]:
+    """The gate and its evidence; `out` is the procedure that chose it, out of sample."""
     counts, convention = chosen.in_sample, chosen.search.convention
     assert counts is not None
     verb = _verb(convention)
@@ -200,7 +209,7 @@ def verdict(chosen: Judged, sample: Sample) -> list[str]:
         f"net saving {percent(counts.net_saving)} of the cost per informative group",
         f"  advantage L2 kept {counts.advantage_l2_kept:.4f}",
         f"  break-even precision {counts.break_even_precision:.3f}: " + worth,
-        *_optimism(chosen, counts),
+        *_optimism(chosen, counts, out),
         "  not certified: chosen and measured on the same groups, which flatters it",
     ]
 
@@ -226,11 +235,11 @@ def certificate(attempt: Attempt, search: Search, confidence: float, sample: Sam
     ]
 
 
-def _optimism(chosen: Judged, counts: Tally) -> list[str]:
+def _optimism(chosen: Judged, counts: Tally, procedure: OutOfSample | None) -> list[str]:
     """How much of the precision in sample was luck of the choice."""
-    if chosen.out_of_sample is None:
+    if procedure is None:
         return []
-    out = chosen.out_of_sample.tally
+    out = procedure.tally
     if not out.taken:
         return ["  out of sample: no group was cut, so nothing is known of its precision on other groups"]
     target = chosen.search.target_precision

@@ -250,7 +250,7 @@ def calibrated(run: Path, settings: Settings) -> tuple[Gate | None, tuple[str, .
         out_of_sample=chosen.out_of_sample.tally if chosen.out_of_sample else None,
         certificate=None,
     )
-    return gate, tuple(verdict(chosen, sample))
+    return gate, tuple(verdict(chosen, chosen.out_of_sample, sample))
 
 
 def tightened(rule: Rule, evidence: Sequence[tuple[float, bool]], target: float) -> Rule | None:

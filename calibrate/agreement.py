@@ -1,7 +1,7 @@
 """How far the trajectories of a group agree: sets in common, distinct prefixes and symbols, entropy.
 
 Each measure comes twice: for many groups at every K = 1 ... T in one pass, from symbols (N, G, T), and `..._at` one K
-for one live group, from its words. The two agree up to rounding.
+for one live group, from its words.
 """
 
 from collections import Counter
@@ -55,14 +55,14 @@ def entropy(symbols: Symbols) -> Floats:
     size = symbols.shape[1]
     # Each trajectory contributes log2 of how many share its symbol.
     shared = sum(np.log2((symbols == symbols[:, i, None]).sum(axis=1)) for i in range(size))
-    return np.asarray(1 - shared / (size * log2(size)))
+    return _settled(1 - shared / (size * log2(size)))
 
 
 def entropy_at(words: Sequence[Words], step: int) -> float:
     """`entropy` of one live group."""
     size = len(words)
     counts = Counter(padded(one, step)[-1] for one in words).values()
-    return 1 - sum(count * log2(count) for count in counts) / (size * log2(size))
+    return float(_settled(1 - sum(count * log2(count) for count in counts) / (size * log2(size))))
 
 
 def jaccard_distance(elements: Symbols) -> Floats:
@@ -88,13 +88,18 @@ def _jaccard_distance(elements: Symbols) -> Floats:
     common = added.reshape(count, -1, steps + 1)[:, :, :steps].cumsum(axis=2)
     sizes = new.cumsum(axis=2)
     union = sizes[:, first] + sizes[:, second] - common
-    return np.asarray((1 - (common + (union == 0)) / np.maximum(union, 1)).mean(axis=1))
+    return _settled((1 - (common + (union == 0)) / np.maximum(union, 1)).mean(axis=1))
 
 
 def jaccard_distance_at(sets: Sequence[frozenset[Hashable]]) -> float:
     """`jaccard_distance` of one live group, from its trajectories' sets."""
     distances = [1 - len(a & b) / len(a | b) if a or b else 0.0 for a, b in combinations(sets, 2)]
-    return sum(distances) / len(distances)
+    return float(_settled(sum(distances) / len(distances)))
+
+
+def _settled(sums: Floats | float) -> Floats:
+    """Without the last digits, which depend on the order of the terms: groups that agree alike have one value."""
+    return np.asarray(np.round(sums, 12))
 
 
 def bigrams(symbols: Symbols) -> Symbols:

@@ -7,9 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.outcomes import net_saving
-from calibrate.ranking import TIE, Ranking
+from calibrate.ranking import Ranking
 
 MIN_CUTS = 10
+
+# Scores nearer to each other than this count as equal, so that no threshold lies between sums that differ by their
+# rounding alone: as they may in a table of signals; this project's own signals are equal to the last bit then.
+TIE = 1e-12
 
 _UNDER_ALL = -1e9  # a threshold under every score there is
 
@@ -70,7 +74,7 @@ class Start:
 
 def climb(likeness: NDArray[np.floating[Any]], change: Change, start: Start) -> Ladder:
     """The ladder over n groups of these scores, low ones first. Scores of minus infinity are under every threshold."""
-    ranking = Ranking.of(likeness)
+    ranking = Ranking.of(likeness, TIE)
     order, scores = ranking.order, likeness[ranking.order].astype(np.float64)
     last = ranking.starts + ranking.counts - 1
     taken, true_positives, saved = (

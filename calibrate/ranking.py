@@ -1,4 +1,4 @@
-"""Scores in order, where those that differ by no more than rounding are equal."""
+"""Scores in order, with their ties."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -7,10 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
-
-# Scores nearer to each other than this count as equal: equal sums differ by their rounding when their terms come in
-# another order. Scores that truly differ are further apart.
-TIE = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,11 +17,13 @@ class Ranking:
     starts: Ints
 
     @classmethod
-    def of(cls, scores: NDArray[np.floating[Any]]) -> Self:
-        """The ranking of scores, of which any number may be minus infinity."""
+    def of(cls, scores: NDArray[np.floating[Any]], tie: float = 0.0) -> Self:
+        """The ranking of scores, of which any number may be minus infinity; neighbours no further apart than `tie` are
+        equal.
+        """
         order = np.argsort(scores)
         with np.errstate(invalid="ignore"):  # minus infinity from itself
-            other = np.diff(scores[order]) > TIE
+            other = np.diff(scores[order]) > tie
         return cls(order, np.flatnonzero(np.append(True, other)[: len(order)]))
 
     @property

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from samples import make_sample, search_of
 
-from calibrate.calibration import Judged, choose, judge
+from calibrate.calibration import Judged, choice_out_of_sample, choose, judge
+from calibrate.folds import deal
 from calibrate.intervals import Interval
 from calibrate.kinds import KINDS, GateKind, Kind
 from calibrate.sample import Sample
@@ -31,13 +32,15 @@ def judged(sample: Sample) -> list[Judged]:
     return judge(sample, search_of(sample, 0.85), GateKind.AUTO)
 
 
-def with_expected(judged: list[Judged], expected: list[tuple[float, float]]) -> list[Judged]:
-    """The same, as if their net saving out of sample were these, each with its standard error."""
+def with_expected(
+    judged: list[Judged], expected: list[tuple[float, float]], precisions: tuple[float, ...] = (0.9,) * 4
+) -> list[Judged]:
+    """The same, as if their net saving out of sample were these, each with its standard error, and their precision."""
     made = []
-    for one, (value, error) in zip(judged, expected, strict=True):
+    for one, (value, error), precision in zip(judged, expected, precisions, strict=True):
         assert one.out_of_sample is not None
         interval = Interval(value, value - 1.96 * error, value + 1.96 * error)
-        counts = replace(one.out_of_sample.tally, net_saving=interval)
+        counts = replace(one.out_of_sample.tally, net_saving=interval, precision=Interval(precision, 0.1, 1.0))
         made.append(replace(one, out_of_sample=replace(one.out_of_sample, tally=counts)))
     return made
 
@@ -81,6 +84,35 @@ def test_the_simplest_kind_within_one_standard_error_of_the_best_is_chosen(
     chosen = choose(with_expected(judged, expected))
     assert chosen is not None
     assert chosen.search.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("precisions", "kind"),
+    [((0.84, 0.84, 0.85, 0.9), "learned"), ((0.84, 0.9, 0.84, 0.9), "learned"), ((0.1, 0.84, 0.1, 0.1), "threshold")],
+)
+def test_where_some_kinds_reach_the_target_out_of_sample_one_of_them_is_chosen(
+    judged: list[Judged], precisions: tuple[float, ...], kind: Kind
+) -> None:
+    expected = [(0.5, 0.001), (0.1, 0.001), (0.1, 0.001), (0.2, 0.001)]
+    chosen = choose(with_expected(judged, expected, precisions))
+    assert chosen is not None
+    assert chosen.search.kind == kind
+
+
+def test_the_choice_among_kinds_is_judged_by_choices_that_never_saw_the_fold(sample: Sample) -> None:
+    search = search_of(sample, 0.85)
+    out = choice_out_of_sample(sample, search)
+    assert out is not None
+    fold = deal(sample, np.ones(sample.size, np.bool_), 5)
+    cut = np.zeros(sample.size, np.bool_)
+    for held_out, rule in enumerate(out.rules):
+        best = choose(judge(sample, search, GateKind.AUTO, fold != held_out))
+        assert rule == (None if best is None else best.rule)
+        if rule is not None:
+            at = rule.flags(sample)
+            cut |= (fold == held_out) & (at >= 0) & sample.eligible[np.arange(sample.size), at]
+    assert (out.cuts.taken == cut).all()
+    assert out.tally.taken == cut.sum() > 0
 
 
 def test_a_kind_without_a_rule_is_never_chosen(judged: list[Judged]) -> None:

@@ -1,3 +1,5 @@
+import math
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -225,11 +227,55 @@ def test_a_gate_beyond_the_grid_is_chosen_on_one_half_of_the_tasks_and_tested_on
     assert attempt.certificate.level == pytest.approx(0.05)
 
 
-def test_a_gate_of_either_half_alone_is_not_enough() -> None:
-    sample = drawn(np.random.default_rng(8), 14, 0.0)
-    attempt = certify(sample, search_of(sample, 0.99), GateKind.SEQUENTIAL, 0.95)
-    assert attempt.rule is None
-    assert attempt.shortfall.startswith("precision or groups")
+def test_where_half_of_the_tasks_choose_twice_as_many_are_asked_for() -> None:
+    rng = np.random.default_rng(11)
+
+    def population(size: int) -> Sample:
+        """A quarter of the groups score 0.001 and are zero-variance at 0.96; the others score 0.9 and never are."""
+        low = rng.random(size) < 0.25
+        return sample_of(np.where(low, 0.001, 0.9), np.where(low, rng.random(size) < 0.04, True))
+
+    small = population(160)
+    told = certify(small, search_of(small, 0.85), GateKind.SEQUENTIAL, 0.95).shortfall
+    assert told.startswith("groups: ")
+    cuts, tasks = (int(n) for n in re.findall(r"about (\d+)", told))
+    assert "of 80 tasks" in told
+    assert "half of them to choose on" in told
+    assert cuts * 160 / tasks == pytest.approx(int(re.findall(r"cut (\d+) of 80", told)[0]), rel=0.05)
+    samples = [population(8 * cuts_needed(0.96, 0.85, 0.05)) for _ in range(40)]  # type: ignore[operator]
+    certified = sum(certify(s, search_of(s, 0.85), GateKind.SEQUENTIAL, 0.95).rule is not None for s in samples)
+    assert certified / 40 > 0.6
+
+
+@pytest.mark.parametrize(
+    ("hits", "cuts", "short"), [(12, 15, "precision or groups"), (2, 15, "precision: "), (10, 10, "groups: ")]
+)
+def test_precision_is_short_only_where_its_upper_bound_is_under_the_target(hits: int, cuts: int, short: str) -> None:
+    scores = np.full(60, 0.9)
+    scores[:cuts] = 0.001
+    sample = sample_of(scores, np.arange(60) >= hits)
+    told = certify(sample, search_of(sample, 0.9), GateKind.THRESHOLD, 0.95).shortfall
+    assert told.startswith(short)
+    if hits < cuts:
+        known = binomtest(hits, cuts).proportion_ci(0.95, "exact")
+        assert f"{hits} of {cuts}, {hits / cuts:.3f} [{known.low:.2f},{known.high:.2f}]" in told
+
+
+def test_where_half_of_the_tasks_gives_no_gate_it_says_what_is_short_there() -> None:
+    few = drawn(np.random.default_rng(8), 14, 0.0)
+    assert certify(few, search_of(few, 0.9), GateKind.SEQUENTIAL, 0.95).shortfall == (
+        "groups: on the half of the tasks that a gate is chosen on (7 groups) no step K has 10 groups to cut "
+        "(at most 7)"
+    )
+    useless = drawn(np.random.default_rng(8), 900, 0.0)
+    told = certify(useless, search_of(useless, 0.9), GateKind.SEQUENTIAL, 0.95).shortfall
+    assert told.startswith(("precision: ", "precision or groups"))
+    assert "on the half of the tasks that a gate is chosen on (450 groups)" in told
+    scores = np.concatenate([np.full(16, 0.001), np.linspace(0.5, 0.9, 144)])
+    scarce = sample_of(scores, np.arange(160) >= 16)
+    told = certify(scarce, search_of(scarce, 0.99), GateKind.SEQUENTIAL, 0.95).shortfall
+    (fewer,) = re.findall(r"cut at most (\d+) there", told)
+    assert f"about {math.ceil(10 / int(fewer) * 160)} tasks" in told
 
 
 @pytest.mark.parametrize(("apart", "target"), [(0.0, 0.5), (1.0, 0.7)])

@@ -130,7 +130,7 @@ def test_the_threshold_lies_halfway_to_the_next_score() -> None:
 
 
 def test_scores_that_differ_by_less_than_the_rounding_of_sums_are_taken_together() -> None:
-    sample = make_sample([[0.1]] * 11 + [[0.1 + 1e-8]] * 5 + [[0.1001]] * 5, ["all_succeed"] * 11 + ["mixed"] * 10)
+    sample = make_sample([[0.1]] * 11 + [[0.1 + 1e-13]] * 5 + [[0.1001]] * 5, ["all_succeed"] * 11 + ["mixed"] * 10)
     assert chosen_by(sample, 1.0) is None
     rule, chosen = threshold_of(sample, 0.6)
     assert chosen.taken == 16

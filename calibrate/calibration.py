@@ -1,9 +1,10 @@
 """A calibration: every kind of gate that was asked for, in sample and out of sample, and the one that is chosen."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from calibrate.fit import Search, apply, find
-from calibrate.folds import OutOfSample, judged_in_folds, out_of_sample
+from calibrate.folds import FOLDS, OutOfSample, judged_in_folds, out_of_sample
 from calibrate.intervals import NORMAL_QUANTILE, Interval
 from calibrate.kinds import KINDS, GateKind
 from calibrate.rules import Rule
@@ -36,14 +37,25 @@ class Judged:
         return self.out_of_sample.tally.precision.value >= self.search.target_precision
 
 
-def judge(sample: Sample, search: Search, kind: GateKind, rows: Bools | None = None) -> list[Judged]:
+def judge(
+    sample: Sample, search: Search, kind: GateKind, rows: Bools | None = None, tick: Callable[[], None] = lambda: None
+) -> list[Judged]:
     """Judge the kind that is asked for, or all of them, the simplest first, on the groups in `rows` (N,) or on all.
 
     `search.kind` does not matter. The learned gate reads every signal that the sample holds, whatever `search.signals`;
-    the OR-rule is left out where terminations are not known.
+    the OR-rule is left out where terminations are not known. `tick` is called before each fit, of which there are at
+    most `fits(kind)`, the fits of `choice_out_of_sample` included.
     """
     kinds = KINDS if kind is GateKind.AUTO else [k for k in KINDS if k == kind.value]
-    return [_judge(sample, replace(search, kind=k), rows) for k in kinds if k != "either" or _terminations(sample)]
+    asked = [k for k in kinds if k != "either" or _terminations(sample)]
+    return [_judge(sample, replace(search, kind=k), rows, tick) for k in asked]
+
+
+def fits(kind: GateKind) -> int:
+    """How many fits it takes to judge a kind: one on all groups and one a fold. For all kinds, and their choice in
+    folds of its own, those of four kinds as often as there are folds and once more.
+    """
+    return FOLDS + 1 if kind is not GateKind.AUTO else len(KINDS) * (FOLDS + 1) ** 2
 
 
 def choose(judged: list[Judged]) -> Judged | None:
@@ -63,19 +75,20 @@ def choose(judged: list[Judged]) -> Judged | None:
     return next(one for one in known if one.expected.value >= least)
 
 
-def choice_out_of_sample(sample: Sample, search: Search) -> OutOfSample | None:
+def choice_out_of_sample(sample: Sample, search: Search, tick: Callable[[], None] = lambda: None) -> OutOfSample | None:
     """The choice among all kinds, judged as the kinds are: in each fold, all are judged anew on the other folds and one
     is chosen there. None with fewer than two tasks.
     """
 
     def chosen(rows: Bools) -> Rule | None:
-        best = choose(judge(sample, search, GateKind.AUTO, rows))
+        best = choose(judge(sample, search, GateKind.AUTO, rows, tick))
         return None if best is None else best.rule
 
     return judged_in_folds(sample, search, chosen)
 
 
-def _judge(sample: Sample, search: Search, rows: Bools | None) -> Judged:
+def _judge(sample: Sample, search: Search, rows: Bools | None, tick: Callable[[], None]) -> Judged:
+    tick()
     if search.kind == "learned":
         search = replace(search, signals=tuple(sample.signals))
     found = find(sample, search, rows)
@@ -83,7 +96,7 @@ def _judge(sample: Sample, search: Search, rows: Bools | None) -> Judged:
         search=search,
         rule=None if found is None else found.rule,
         in_sample=None if found is None else apply(sample, found.rule, search.convention, rows),
-        out_of_sample=out_of_sample(sample, search, rows),
+        out_of_sample=out_of_sample(sample, search, rows, tick=tick),
     )
 
 

@@ -86,6 +86,8 @@ def certify(sample: Sample, search: Search, kind: GateKind, confidence: float) -
         return Attempt(None, None, _shortfall(sample, search, cells, tested, confidence), cells)
     worth = [apply(sample, cell.rule, search.convention).net_saving.value for cell in certified]
     best = certified[int(np.argmax(worth))]
+    if not np.isfinite(max(worth)):
+        return Attempt(None, None, "informative groups: every gate that could be certified takes them all", cells)
     certificate = Certificate(
         confidence=confidence,
         precision=search.target_precision,

@@ -2,6 +2,7 @@
 
 import math
 import os
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,8 @@ import typer
 from calibrate.convention import Convention
 from calibrate.kinds import GateKind
 from collect.errors import InputError
-from collect.options import RUNS, Debug
+from collect.options import RUNS, Debug, Quiet
+from collect.progress import counted
 
 if TYPE_CHECKING:
     from calibrate.sample import Sample
@@ -20,6 +22,8 @@ _TARGET_PRECISION = 0.9
 _CURVES = "calibration"  # the folder of the tables of curves, in the run or beside the gate
 _DEFAULT_SIGNAL = "prefix_edit_distance_mean"
 _AUTO = "auto"
+_TERMINATIONS = "termination_fraction"
+_PATIENCE = 5.0  # seconds of work before there is a bar for it
 
 
 def calibrate(
@@ -78,6 +82,7 @@ def calibrate(
         Path | None,
         typer.Option(help="Where the gate goes; by default gate.json in the run, or here with --signals."),
     ] = None,
+    quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Fit a gate on ungated rollouts: when does a group's disagreement tell that it will teach nothing?
@@ -91,18 +96,26 @@ def calibrate(
     check_options(run, signals, target_precision, max_steps, reward_tolerance)
     _check_signal(signal, gate)
     _check_confidence(confidence, target_precision, convention)
-    shown = _DEFAULT_SIGNAL if signal == _AUTO else signal
-    levels = _levels(thresholds, shown)
+    levels = _levels(thresholds, signal)
+    fitting = target_precision is not None or not levels
+    if not fitting:
+        _check_fits_nothing(confidence, gate, out)
     title, run = source(run, signals)
     destination = out or (run / "gate.json" if run else Path("gate.json"))
-    fitting = target_precision is not None or not levels
+    if run is not None and not os.access(run, os.W_OK):
+        raise InputError(f"{run}: signals.parquet cannot be written there; make it writable, or calibrate a copy of it")
     if fitting:
         _check_writable(destination)
-    sample = read_sample(run, signals, at_step, max_steps, reward_tolerance, () if signal == _AUTO else (signal,))
+    sample = read_sample(
+        run, signals, at_step, max_steps, reward_tolerance, () if signal == _AUTO else (signal,), quiet=quiet
+    )
+    shown = next(iter(sample.signals)) if signal == _AUTO else signal
+    if gate is GateKind.EITHER and _TERMINATIONS not in sample.signals:
+        raise InputError(f"--gate either: reads {_TERMINATIONS}, which {run or signals} lacks; give another --gate")
     columns = range(len(sample.steps)) if at_step is None else [sample.column(at_step)]
 
     from calibrate import printing
-    from calibrate.calibration import choice_out_of_sample, choose, judge
+    from calibrate.calibration import choice_out_of_sample, choose, fits, judge
     from calibrate.certificate import certify
     from calibrate.curve_table import cells, write_curves
     from calibrate.fit import Search, apply, fit
@@ -129,26 +142,34 @@ def calibrate(
     target = _TARGET_PRECISION if target_precision is None else target_precision
     reads = tuple(sample.signals) if signal == _AUTO else (signal,)
     search = Search(target, convention, tuple(columns), reads)
-    known = cells(sample, convention, columns)
+    with counted("ranking the groups by every signal", "steps K", quiet=quiet, patience=_PATIENCE) as progress:
+        known = cells(sample, convention, columns, progress)
     write_curves((run or destination.parent) / _CURVES, sample, convention, known)
     console.print(printing.heat_map(known, shown))
-    judged = judge(sample, search, gate)
+    with counted("fitting gates, on all groups and in folds", "fits", quiet=quiet, patience=_PATIENCE) as progress:
+        ticks = count()
+
+        def tick() -> None:
+            progress(next(ticks), fits(gate))
+
+        judged = judge(sample, search, gate, tick=tick)
+        choice = choice_out_of_sample(sample, search, tick) if gate is GateKind.AUTO else None
     chosen = choose(judged)
-    choice = choice_out_of_sample(sample, search) if gate is GateKind.AUTO else None
     outside = choice or (chosen.out_of_sample if chosen else None)
     rule = None if chosen is None else chosen.rule
     table = fit(sample, search, rule.signals[0] if rule is not None and signal == _AUTO else shown)
-    console.print(printing.per_step(table, rule, sample))
+    console.print(printing.per_step(table, rule if confidence is None else None, sample))
     for line in printing.legend(table):
         console.print(line)
-    console.print(printing.gates(judged, chosen, choice, sample))
+    # With --confidence another rule is written, or none.
+    console.print(printing.gates(judged, chosen if confidence is None else None, choice, sample))
     for line in [*printing.legend_of_gates(judged), ""]:
         console.print(line)
     if chosen is None or chosen.rule is None or chosen.in_sample is None:
         where = f"on no signal; on {shown}: " if signal == _AUTO else ""
         console.print(f"no gate: {where}{table.shortfall or 'none of the kind asked for reaches the target'}")
     else:
-        for line in printing.verdict(chosen, outside, sample):
+        for line in printing.verdict(chosen, outside, sample, written=confidence is None):
             console.print(line)
     certificate = None
     if confidence is not None:
@@ -168,6 +189,7 @@ def calibrate(
         # The folds judged another procedure than the one that certified.
         out_of_sample=outside.tally if outside and not certificate else None,
         certificate=certificate,
+        reward_tolerance=sample.reward_tolerance,
     )
     save(made, destination)
     console.print(f"wrote {destination}")
@@ -195,6 +217,8 @@ def read_sample(
     max_steps: int | None,
     reward_tolerance: float | None,
     needed: tuple[str, ...],
+    *,
+    quiet: bool,
 ) -> "Sample":
     """The groups of the run, or of the table, which must hold the signals that are `needed`."""
     if signals is not None:
@@ -207,7 +231,9 @@ def read_sample(
     from calibrate.rollouts import read_rollouts
 
     assert run is not None
-    sample = read_rollouts(run, REWARD_TOLERANCE if reward_tolerance is None else reward_tolerance)
+    tolerance = REWARD_TOLERANCE if reward_tolerance is None else reward_tolerance
+    with counted(f"reading {run}", "groups", quiet=quiet, patience=_PATIENCE) as progress:
+        sample = read_rollouts(run, tolerance, progress=progress)
     for name in needed:
         if name not in sample.signals:
             raise InputError(f"{run}: was imported without what {name} reads; give another signal")
@@ -256,10 +282,22 @@ def _check_signal(signal: str, gate: GateKind) -> None:
         raise InputError("--signal termination_fraction: --gate either reads it beside another signal; name that one")
 
 
+def _check_fits_nothing(confidence: float | None, gate: GateKind, out: Path | None) -> None:
+    """Refuse what belongs to a gate where --thresholds is only to show what given ones do."""
+    given = {"--confidence": confidence is not None, "--gate": gate is not GateKind.THRESHOLD, "--out": out is not None}
+    for option, there in given.items():
+        if there:
+            raise InputError(
+                f"{option}: --thresholds alone fits no gate; give --target-precision too, or drop {option}"
+            )
+
+
 def _levels(text: str | None, signal: str) -> list[float]:
     """The thresholds of --thresholds, on a signal."""
     if text is None:
         return []
+    if signal == _AUTO:
+        raise InputError("--thresholds: are on one signal; name it with --signal")
     from calibrate.signals import BY_NAME
 
     known, levels = BY_NAME[signal], []
@@ -268,7 +306,7 @@ def _levels(text: str | None, signal: str) -> list[float]:
             level = float(word)
         except ValueError:
             raise InputError(f"--thresholds {text!r}: {word!r} is not a number; write 0.05,0.08") from None
-        if not known.lowest <= level <= known.highest:
+        if not (math.isfinite(level) and known.lowest <= level <= known.highest):
             raise InputError(f"--thresholds {text!r}: {word.strip()} is outside {known.range}")
         levels.append(level)
     return levels
@@ -277,7 +315,7 @@ def _levels(text: str | None, signal: str) -> list[float]:
 def _check_writable(path: Path) -> None:
     """Refuse, before anything is written, a place for the gate that cannot be written to."""
     if path.is_dir():
-        raise InputError(f"--out {path}: is a folder; give a file")
+        raise InputError(f"{path}: is a folder; give a file with --out")
     if not path.parent.is_dir():
         raise InputError(f"--out {path}: no such folder as {path.parent}; make it first")
     if not os.access(path.parent, os.W_OK):

@@ -1,5 +1,6 @@
 """Commands: sr replay, sr gate show."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,7 +9,7 @@ import typer
 from calibrate.command import check_options, read_sample, source
 from calibrate.convention import Convention
 from collect.errors import InputError
-from collect.options import Commands, Debug
+from collect.options import Commands, Debug, Quiet
 
 if TYPE_CHECKING:
     from calibrate.gate import Gate
@@ -30,19 +31,38 @@ def replay(
         int | None,
         typer.Option(help="With --signals: the horizon that the budget form of savings counts; 30 by default."),
     ] = None,
+    gated: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="A run of the same games and seed by sr collect --gate: say which of its cuts were right, and what "
+            "they saved, instead of replaying a gate.",
+        ),
+    ] = None,
+    reward_tolerance: Annotated[
+        float | None,
+        typer.Option(help="Rewards of a group that differ by no more than this count as equal; by default the gate's."),
+    ] = None,
     other_group_size: Annotated[
         bool, typer.Option("--other-group-size", help="Replay a gate that was fitted on groups of another size.")
     ] = False,
+    quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Show what each policy of cutting would have done on the groups of an ungated run.
 
     No cuts, random ones, an oracle, a filter after the rollout, a skip by a game's history, and each gate, with what
     they would have saved and lost. Then the same gate on smaller groups, made of some of each group's trajectories. A
-    gate replayed on the groups that it was fitted on is flattered. Writes nothing.
+    gate replayed on the groups that it was fitted on is flattered. With --gated: what a gate really did. It writes
+    nothing.
     """
-    check_options(run, signals, None, max_steps, None)
+    check_options(run, signals, None, max_steps, reward_tolerance)
     title, run = source(run, signals)
+    if gated is not None:
+        if run is None or gate:
+            raise InputError("--gated: compares two runs as they were rolled out; drop --signals and --gate")
+        _compare(title, run, gated, reward_tolerance)
+        return
     paths = gate or ([run / "gate.json"] if run is not None else [])
     if not paths:
         raise InputError("--gate: give the gate.json to replay on the table")
@@ -50,12 +70,12 @@ def replay(
 
     gates = {_gate_name(path, paths): load(path) for path in paths}
     needed = tuple(sorted({name for one in gates.values() for name in one.rule.signals}))
-    sample = read_sample(run, signals, None, max_steps, None, needed)
+    tolerance = _tolerance(gates) if reward_tolerance is None and run is not None else reward_tolerance
+    sample = read_sample(run, signals, None, max_steps, tolerance, needed, quiet=quiet)
     for path, one in zip(paths, gates.values(), strict=True):
         _check_fits(path, one, sample, other_group_size)
 
     from calibrate import printing, printing_replay
-    from calibrate.outcomes import REWARD_TOLERANCE
     from calibrate.replay import replay as replayed
     from calibrate.transfer import transfer
 
@@ -63,6 +83,8 @@ def replay(
     for line in [title, *printing.head(sample, Convention.ELIGIBLE)]:
         console.print(line)
     data = sample.fingerprint()
+    if len(gates) > 1:
+        console.print(f"random cuts and the oracle are at the steps of {next(iter(gates))}")
     for name, one in gates.items():
         own = "; fitted on these very groups, which flatters it" if one.data == data else ""
         console.print(f"{name}: {one.rule}{own}")
@@ -72,11 +94,33 @@ def replay(
     console.print(printing_replay.policies(rows, sample))
     for line in printing_replay.notes(rows, sample):
         console.print(line)
-    if run is None or sample.group_size is None or sample.group_size < 4:
+    if run is None or sample.group_size is None:
+        console.print("smaller groups: n/a, a table of signals does not hold the trajectories to make them of")
         return
+    if sample.group_size < 4:
+        console.print(f"smaller groups: n/a, these are of {sample.group_size}")
+        return
+    assert sample.reward_tolerance is not None
     for name, one in gates.items():
-        console.print(f"{name} at smaller groups (some trajectories of each, outcomes recomputed):")
-        console.print(printing_replay.sizes(transfer(run, one.rule, sample.group_size, REWARD_TOLERANCE)))
+        console.print(f"{name} at smaller groups (one draw of trajectories of each group, outcomes recomputed):")
+        console.print(printing_replay.sizes(transfer(run, one.rule, sample.group_size, sample.reward_tolerance)))
+
+
+def _compare(title: str, run: Path, gated: Path, reward_tolerance: float | None) -> None:
+    from calibrate import printing, printing_matched
+    from calibrate.matched import compare
+    from calibrate.outcomes import REWARD_TOLERANCE
+
+    found = compare(run, gated, REWARD_TOLERANCE if reward_tolerance is None else reward_tolerance)
+    console = printing.console()
+    console.print(title)
+    console.print(f"gated: {gated}")
+    for line in printing_matched.head(found):
+        console.print(line)
+    console.print(printing_matched.cuts(found))
+    console.print(printing_matched.totals(found))
+    for line in printing_matched.notes(found):
+        console.print(line)
 
 
 gate_app = typer.Typer(cls=Commands, help="Look at a gate.", rich_markup_mode=None)
@@ -109,6 +153,17 @@ def _gate_name(path: Path, paths: list[Path]) -> str:
     return f"gate {path}"
 
 
+def _tolerance(gates: "Mapping[str, Gate]") -> float | None:
+    """The reward tolerance that all gates were fitted with; None where they do not say."""
+    known = sorted({one.reward_tolerance for one in gates.values() if one.reward_tolerance is not None})
+    if len(known) > 1:
+        told = ", ".join(f"{value:g}" for value in known)
+        raise InputError(
+            f"--gate: the gates were fitted with different reward tolerances ({told}); give one with --reward-tolerance"
+        )
+    return known[0] if known else None
+
+
 def _check_fits(path: Path, gate: "Gate", sample: "Sample", other_group_size: bool) -> None:
     """Refuse a gate that cannot be asked about these groups."""
     lacking = [step for step in gate.steps if step not in sample.steps]
@@ -127,8 +182,11 @@ def _mismatches(gate: "Gate", sample: "Sample", run: Path | None) -> list[str]:
     from collect.store import read_run
 
     found = [f"fitted at a horizon of {gate.horizon}, not {sample.horizon}"] if gate.horizon != sample.horizon else []
+    if None not in (gate.group_size, sample.group_size) and gate.group_size != sample.group_size:
+        found.append(f"fitted on groups of {gate.group_size}, not {sample.group_size}")
     made = read_run(run).configuration if run is not None else {}
-    for name, fitted in (("model", gate.model), ("adapter", gate.adapter), ("prompt", gate.prompt)):
-        if run is not None and fitted is not None and str(made.get(name)) != fitted:
+    for name in ("model", "adapter", "prompt", "temperature", "top_p"):
+        fitted = getattr(gate, name)
+        if name in made and fitted is not None and str(made[name]) != str(fitted):
             found.append(f"fitted on rollouts of {name} {fitted}, not {made.get(name)}")
     return found

@@ -16,6 +16,7 @@ from calibrate.sample import Bools, Sample
 from calibrate.signals import BY_NAME
 from collect.errors import InputError
 from collect.files import replacing
+from collect.progress import Update
 from collect.schema import LABEL, Column, Table
 
 ALL = "all"  # stands for every task type
@@ -69,7 +70,11 @@ POINTS = Table(
         Column("precision", _REAL, "true_positives / taken"),
         Column("recall", _REAL, "share of the zero-variance groups that are taken; null where there is none", True),
         Column("false_positive_rate", _REAL, "share of the informative groups that are taken; null where none", True),
-        Column("net_saving", _REAL, "fall in the cost per informative group; minus infinity where none is left"),
+        Column(
+            "net_saving",
+            _REAL,
+            "fall in the cost per informative group; minus infinity where none is left, NaN where there is none",
+        ),
     ),
 )
 
@@ -87,16 +92,17 @@ class Cell:
     correlation: Correlation | None
 
 
-def cells(sample: Sample, convention: Convention, columns: Sequence[int]) -> list[Cell]:
+def cells(sample: Sample, convention: Convention, columns: Sequence[int], progress: Update | None = None) -> list[Cell]:
     """Every signal at the steps of `columns`, on all groups and on each task type. A step without an eligible group
     has empty cells.
     """
-    return [
-        cell
-        for column in columns
-        for task_type, rows in _parts(sample, convention, column)
-        for cell in _cells(sample, column, task_type, rows)
-    ]
+    found: list[Cell] = []
+    for done, column in enumerate(columns):
+        if progress is not None:
+            progress(done, len(columns))
+        for task_type, rows in _parts(sample, convention, column):
+            found += _cells(sample, column, task_type, rows)
+    return found
 
 
 def write_curves(folder: Path, sample: Sample, convention: Convention, found: Sequence[Cell]) -> None:

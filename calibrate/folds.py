@@ -37,13 +37,20 @@ class OutOfSample:
         return sum(rule is not None for rule in self.rules)
 
 
-def out_of_sample(sample: Sample, search: Search, rows: Bools | None = None, folds: int = FOLDS) -> OutOfSample | None:
+def out_of_sample(
+    sample: Sample,
+    search: Search,
+    rows: Bools | None = None,
+    folds: int = FOLDS,
+    tick: Callable[[], None] = lambda: None,
+) -> OutOfSample | None:
     """Judge `search` in folds by task, on the groups in `rows` (N,) or on all; None with fewer than two tasks.
 
-    With fewer tasks than folds, each task is a fold.
+    With fewer tasks than folds, each task is a fold. `tick` is called before each fit.
     """
 
     def choose(rows: Bools) -> Rule | None:
+        tick()
         found = find(sample, search, rows)
         return None if found is None else found.rule
 

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from calibrate.convention import Convention
 from calibrate.intervals import Interval
+from calibrate.outcomes import REWARD_TOLERANCE
 from calibrate.prefixes import Prefix
 from calibrate.rules import Rule
 from calibrate.signals import BY_NAME
@@ -68,7 +69,7 @@ class Evidence(BaseModel):
     saving: Share
     saving_low: float | None
     saving_high: float | None
-    net_saving: float
+    net_saving: float | None
     net_saving_low: float | None
     net_saving_high: float | None
     break_even_precision: float | None
@@ -120,10 +121,11 @@ class Certificate(BaseModel):
 class Gate(BaseModel):
     """A rule, and what it was fitted on.
 
-    `group_size`, `horizon`, `model`, `adapter` and `prompt` say what rollouts those were (null where a table of signals
-    did not say) and `data` is the SHA-256 of what the fit read. `evidence` is the gate on the groups that it was chosen
-    on, `out_of_sample` the whole procedure on groups that it did not see. Without a `certificate` nothing guarantees
-    the precision on other groups.
+    `group_size`, `horizon`, `model`, `adapter`, `prompt`, `temperature` and `top_p` say what rollouts those were (null
+    where a table of signals did not say) and `data` is the SHA-256 of what the fit read. Rewards that differ by no more
+    than `reward_tolerance` counted as equal; it is null where a table said the outcomes itself. `evidence` is the gate
+    on the groups that it was chosen on, `out_of_sample` the whole procedure on groups that it did not see. Without a
+    `certificate` nothing guarantees the precision on other groups.
     """
 
     model_config = _STRICT
@@ -135,6 +137,9 @@ class Gate(BaseModel):
     model: str | None
     adapter: str | None
     prompt: str | None
+    temperature: float | None = None
+    top_p: float | None = None
+    reward_tolerance: Annotated[float, Field(ge=0)] | None = REWARD_TOLERANCE
     convention: Convention
     target_precision: Annotated[float, Field(gt=0, le=1)]
     certified: bool = False
@@ -211,6 +216,7 @@ def make_gate(
     evidence: "Tally",
     out_of_sample: "Tally | None",
     certificate: Certificate | None,
+    reward_tolerance: float | None = REWARD_TOLERANCE,
 ) -> Gate:
     """A rule with its evidence, as gate.json holds it; `run` is what its rollouts came from, if any."""
     configuration = run.configuration if run else {}
@@ -222,6 +228,9 @@ def make_gate(
         model=model,
         adapter=adapter,
         prompt=prompt,
+        temperature=configuration.get("temperature"),
+        top_p=configuration.get("top_p"),
+        reward_tolerance=reward_tolerance,
         convention=convention,
         target_precision=target_precision,
         certified=certificate is not None,

@@ -63,7 +63,9 @@ class Change:
 
 @dataclass(frozen=True)
 class Start:
-    """What is taken before the first rung, and the whole of which the net saving is a share."""
+    """What is taken before the first rung, and the whole of which the net saving is a share. Without informative groups
+    no gate may stand.
+    """
 
     cost: int
     informative: int
@@ -89,11 +91,12 @@ def climb(likeness: NDArray[np.floating[Any]], change: Change, start: Start) -> 
     above = np.append(scores[last[:-1] + 1], scores[-1:] + 2 * TIE)
     above = np.where(np.isfinite(above), above, _UNDER_ALL)
     middle = (scores[last] + above) / 2
+    dropped = (taken - true_positives) / (start.informative or np.nan)
     return Ladder(
         thresholds=np.where(np.isfinite(middle), middle, above),
         taken=taken,
         true_positives=true_positives,
-        net_saving=net_saving(saved / max(1, start.cost), (taken - true_positives) / max(1, start.informative)),
+        net_saving=net_saving(saved / max(1, start.cost), dropped),
     )
 
 

@@ -54,17 +54,19 @@ def advantage_l2_kept(reward_variance: Floats, kept: Floats | Bools) -> float:
     """
     energy = reward_variance / (np.sqrt(reward_variance) + ADVANTAGE_EPSILON) ** 2
     total = energy.sum()
-    return float(np.sqrt(energy @ kept / total)) if total > 0 else 1.0
+    # The two sums add in another order, and so may differ by their rounding.
+    return min(1.0, float(np.sqrt(energy @ kept / total))) if total > 0 else 1.0
 
 
 def net_saving(saving: Floats | float, dropped: Floats | float) -> Floats:
     """Fall in the cost per informative group, 1 - (1 - S) / (1 - F); negative where a gate costs more than it saves.
 
     `saving` S is the share of the cost that all cuts save, `dropped` F the share of informative (not zero-variance)
-    groups that they drop; both in [0, 1]. Minus infinity where every informative group is dropped.
+    groups that they drop; both in [0, 1]. Minus infinity where every informative group is dropped, NaN where there is
+    none (a `dropped` of NaN).
     """
     kept = 1 - np.asarray(dropped, np.float64)
-    return np.where(kept > 0, 1 - (1 - np.asarray(saving)) / np.where(kept > 0, kept, 1), -np.inf)
+    return np.where(kept <= 0, -np.inf, 1 - (1 - np.asarray(saving)) / np.where(kept <= 0, 1, kept))
 
 
 def break_even_precision(saving_per_cut: float, zero_variance_rate: float) -> float:

@@ -187,8 +187,10 @@ def legend_of_gates(judged: Sequence[Judged]) -> list[str]:
     return lines
 
 
-def verdict(chosen: Judged, out: OutOfSample | None, sample: Sample) -> list[str]:
-    """The gate and its evidence; `out` is the procedure that chose it, out of sample."""
+def verdict(chosen: Judged, out: OutOfSample | None, sample: Sample, *, written: bool = True) -> list[str]:
+    """The gate and its evidence; `out` is the procedure that chose it, out of sample. It is not `written` where only a
+    certified one may be.
+    """
     counts, convention = chosen.in_sample, chosen.search.convention
     assert counts is not None
     verb = _verb(convention)
@@ -199,7 +201,7 @@ def verdict(chosen: Judged, out: OutOfSample | None, sample: Sample) -> list[str
     pays = counts.net_saving.value > 0
     worth = "this gate is above it" if pays else "this gate is not above it and costs more than it saves"
     return [
-        f"gate: {chosen.rule}",
+        f"gate: {chosen.rule}" if written else f"without a certificate it would be: {chosen.rule}",
         f"  {verb} {counts.taken:g} of {counts.population}: {counts.true_positives:g} zero-variance ({kinds}), "
         f"{counts.false_positives:g} informative",
         f"  precision {interval(counts.precision, 3)} of {counts.taken:g}; "
@@ -232,6 +234,7 @@ def certificate(attempt: Attempt, search: Search, confidence: float, sample: Sam
         f"exact binomial p = {found.p_value:.2g}, at most {found.level:.2g} ({how})",
         f"  on all groups here: {counts.true_positives:g} of {counts.taken:g} cuts zero-variance; "
         f"{_SAVED[sample.cost.unit]} {percent(counts.saving)}; net saving {percent(counts.net_saving)}",
+        *(["  warning: on these groups it costs more than it saves"] if counts.net_saving.value <= 0 else []),
     ]
 
 
@@ -307,5 +310,7 @@ def interval(found: Interval | None, digits: int) -> str:
 
 def percent(found: Interval) -> str:
     """A share in percent with its bounds."""
+    if math.isnan(found.value):
+        return _NOT_KNOWN
     bounds = _NOT_KNOWN if math.isnan(found.low) else f"{100 * found.low:.1f},{100 * found.high:.1f}"
     return f"{100 * found.value:.1f}% [{bounds}]"

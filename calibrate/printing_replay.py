@@ -122,7 +122,7 @@ def _evidence(title: str, evidence: Evidence | None) -> list[str]:
         unknown if evidence.precision is None else evidence.precision, evidence.precision_low, evidence.precision_high
     )
     net = Interval(
-        evidence.net_saving,
+        unknown if evidence.net_saving is None else evidence.net_saving,
         unknown if evidence.net_saving_low is None else evidence.net_saving_low,
         unknown if evidence.net_saving_high is None else evidence.net_saving_high,
     )

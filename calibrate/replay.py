@@ -1,12 +1,13 @@
 """What each policy of cutting would have done on groups that were rolled out to their ends."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.convention import Convention
+from calibrate.outcomes import advantage_l2_kept
 from calibrate.rules import Rule
 from calibrate.sample import Bools, Sample
 from calibrate.tally import Cuts, Tally, tally
@@ -51,8 +52,11 @@ def replay(sample: Sample, rules: Mapping[str, Rule]) -> list[Replayed]:
 
 
 def _row(sample: Sample, policy: str, cuts: Cuts, filtered: bool) -> Replayed:
+    counts = tally(sample, cuts)
     dropped = np.maximum(cuts.taken, sample.zero_variance) if filtered else cuts.taken
-    return Replayed(policy, tally(sample, cuts), float(dropped.sum() * (sample.group_size or np.nan)))
+    if filtered:
+        counts = replace(counts, advantage_l2_kept=advantage_l2_kept(sample.reward_variance, 1 - dropped))
+    return Replayed(policy, counts, float(dropped.sum() * (sample.group_size or np.nan)))
 
 
 def _gated(sample: Sample, rule: Rule) -> Cuts:

@@ -1,6 +1,7 @@
 """From the rollouts of a run to a sample, and to the run's signals.parquet."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -20,6 +21,7 @@ from calibrate.scratch import Scratch
 from calibrate.signals import REGISTRY, SIGNALS
 from collect.errors import InputError
 from collect.files import replacing
+from collect.progress import Update
 from collect.store import scan
 
 # How many groups are written at a time: what bounds the memory of a large run.
@@ -35,7 +37,9 @@ _WORDS = {
 }
 
 
-def read_rollouts(run: Path, reward_tolerance: float, keep: int | None = None) -> Sample:
+def read_rollouts(
+    run: Path, reward_tolerance: float, keep: int | None = None, progress: Update | None = None
+) -> Sample:
     """The sample of a run's groups at every K = 1 to horizon - 1; with `keep`, of that many trajectories of each group,
     drawn by a hash of its id, as if the groups had been so small.
 
@@ -46,7 +50,7 @@ def read_rollouts(run: Path, reward_tolerance: float, keep: int | None = None) -
         InputError: no run, a damaged one, nothing left to calibrate on, or groups that differ in size or horizon.
     """
     try:
-        return _read(run, reward_tolerance, keep)
+        return _read(run, reward_tolerance, keep, progress)
     except PolarsError as error:
         raise InputError(f"{run}: damaged ({_first_line(error)}); restore the run from a copy") from error
 
@@ -111,14 +115,15 @@ class _Draft:
         self.signals.forget(unknown)
 
 
-def _read(run: Path, reward_tolerance: float, keep: int | None) -> Sample:
+def _read(run: Path, reward_tolerance: float, keep: int | None, progress: Update | None) -> Sample:
     groups, notes = _whole_groups(run)
     size, horizon = (_same(run, groups, column) for column in ("group_size", "horizon"))
     if size < 2 or horizon < 2:
         raise InputError(f"{run}: group size {size}, horizon {horizon}; both must be at least 2 to calibrate a gate")
     draft = _Draft.of(run, groups, size, keep or size, horizon, notes)
-    _read_deeds(run, draft, size, horizon)
-    _read_views(run, draft, horizon)
+    read = _counter(progress, groups.height)
+    _read_deeds(run, draft, size, horizon, read)
+    _read_views(run, draft, horizon, read)
     rewards = np.take_along_axis(draft.rewards, draft.members, axis=1)
     lengths = np.take_along_axis(draft.lengths, draft.members, axis=1)
     steps = Cost("steps", draft.steps_after, lengths.sum(axis=1, dtype=np.int64))
@@ -137,11 +142,25 @@ def _read(run: Path, reward_tolerance: float, keep: int | None) -> Sample:
         eligible_exactly=True,
         cost=Cost("tokens", draft.tokens_after, draft.tokens) if draft.tokens_known else steps,
         step_cost=steps,
+        reward_tolerance=reward_tolerance,
         notes=draft.notes,
     )
 
 
-def _read_deeds(run: Path, draft: _Draft, size: int, horizon: int) -> None:
+def _counter(progress: Update | None, groups: int) -> Callable[[int], None]:
+    """Counts groups, of which each is read twice: what its trajectories tell, and what its steps do."""
+    done = 0
+
+    def read(count: int) -> None:
+        nonlocal done
+        done += count
+        if progress is not None:
+            progress(done // 2, groups)
+
+    return read
+
+
+def _read_deeds(run: Path, draft: _Draft, size: int, horizon: int, read: Callable[[int], None]) -> None:
     """Fill in what the trajectories tell."""
     steps, there = np.arange(1, horizon), np.zeros(draft.groups.height, np.bool_)
     for here, whole, tokens_of_all in deeds(run, draft.groups["group_id"], size, horizon):
@@ -161,10 +180,11 @@ def _read_deeds(run: Path, draft: _Draft, size: int, horizon: int) -> None:
         for signal in REGISTRY:
             if signal.source == "deeds":
                 draft.signals[signal.name][here] = signal.sweep(done.until(horizon - 1))
+        read(len(here))
     draft.keep(run, there, "trajectories")
 
 
-def _read_views(run: Path, draft: _Draft, horizon: int) -> None:
+def _read_views(run: Path, draft: _Draft, horizon: int, read: Callable[[int], None]) -> None:
     """Fill in what the steps tell."""
     there, lacking = np.zeros(draft.groups.height, np.bool_), frozenset[str]()
     for here, whole, absent in views(run, draft.groups["group_id"], draft.lengths, horizon):
@@ -175,6 +195,7 @@ def _read_views(run: Path, draft: _Draft, horizon: int) -> None:
         for signal in REGISTRY:
             if signal.source == "views":
                 draft.signals[signal.name][here] = signal.sweep(met.until(horizon - 1))
+        read(len(here))
     draft.keep(run, there, "steps")
     draft.forget(lacking)
 
@@ -207,7 +228,7 @@ def _signal_rows(sample: Sample, part: slice) -> pa.Table:
         "eligible": sample.eligible[part].ravel(),
         "outcome": sample.outcomes[part][of_group],
         "reward_variance": sample.reward_variance[part][of_group],
-        **{name: values[part].ravel() for name, values in sample.signals.items()},
+        **{name: sample.signals[name][part].ravel() for name in sample.signals},
     }
     unknown = pa.nulls(groups * steps)
     arrays = [unknown if columns.get(name) is None else pa.array(columns[name]) for name in SIGNALS.arrow.names]
@@ -226,7 +247,10 @@ def _whole_groups(run: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:
     cut = pl.col("gate_enforced").fill_null(value=False)
     whole = groups.filter(~cut)
     if whole.height < groups.height:
-        notes += (f"left out: {groups.height - whole.height} groups that a gate cut (their rewards are truncated)",)
+        notes += (
+            f"left out: {groups.height - whole.height} groups that a gate cut (their rewards are truncated); the "
+            "others are those that it let go on, and rates among them are not those of ungated rollouts",
+        )
     if not whole.height:
         left_out = f" ({'; '.join(notes)})" if notes else ""
         raise InputError(f"{run}: no finished ungated group to calibrate on{left_out}; let sr collect finish some")

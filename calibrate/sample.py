@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from calibrate.convention import Convention
+from calibrate.outcomes import REWARD_TOLERANCE
 from calibrate.signals import BY_NAME
 from collect.errors import InputError
 
@@ -38,8 +39,9 @@ class Sample:
     `signals` holds the (N, S) values of each signal that is known, by name. `tasks` is the game of each group: groups
     of one game are not independent of each other, and whatever is split or resampled is split by it. `group_size` is
     None where a table does not say. `eligible_exactly` is False where eligibility is only estimated from
-    `termination_fraction` < 1. `cost` is what savings are counted in; `step_cost` counts steps, where known. `notes`
-    are lines for the user: what was left out and why, what is approximate.
+    `termination_fraction` < 1. `cost` is what savings are counted in; `step_cost` counts steps, where known. Rewards
+    of a group that differ by no more than `reward_tolerance` count as equal; None where a table says the outcomes
+    itself. `notes` are lines for the user: what was left out and why, what is approximate.
     """
 
     group_size: int | None
@@ -55,6 +57,7 @@ class Sample:
     eligible_exactly: bool
     cost: Cost
     step_cost: Cost | None = None
+    reward_tolerance: float | None = REWARD_TOLERANCE
     notes: tuple[str, ...] = ()
 
     @property
@@ -96,14 +99,14 @@ class Sample:
         """SHA-256 of everything a fit reads: the same for the same groups, whatever order they were read in."""
         digest = hashlib.sha256()
         digest.update(f"{self.group_size} {self.horizon} {self.cost.unit}".encode())
-        for text in (self.group_ids.to_list(), self.tasks.to_list(), self.outcomes.tolist()):
+        for text in (self.group_ids, self.tasks, self.outcomes.tolist()):
             for item in text:
                 digest.update(item.encode() + b"\0")
         for array in (self.steps, self.reward_variance, self.eligible, self.cost.after, self.cost.total):
             digest.update(array.ravel().data)
-        for name, values in sorted(self.signals.items()):
+        for name in sorted(self.signals):
             digest.update(name.encode())
-            digest.update(values.ravel().data)
+            digest.update(self.signals[name].ravel().data)
         return digest.hexdigest()
 
 

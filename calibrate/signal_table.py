@@ -75,6 +75,7 @@ def read_table(
         },
         eligible=running.to_numpy().reshape(shape),
         eligible_exactly=exact,
+        reward_tolerance=None if "outcome" in rows.columns else tolerance,
         cost=Cost("budget", budget, np.full(first.height, horizon)),
         notes=() if exact else (note,),
     )
@@ -89,7 +90,7 @@ def _read(path: Path) -> pl.DataFrame:
             parquet = file.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC
         if not parquet and path.suffix == ".parquet":
             raise InputError(f"{path}: not Parquet, whatever its name says; give a CSV or Parquet table of signals")
-        frame = pl.read_parquet(path) if parquet else pl.read_csv(path, infer_schema=False)
+        frame = pl.read_parquet(path, glob=False) if parquet else pl.read_csv(path, infer_schema=False, glob=False)
     except (OSError, UnicodeDecodeError, PolarsError) as error:
         raise InputError(
             f"{path}: cannot be read as a table ({_first_line(error)}); give a CSV or Parquet table of signals"

@@ -59,7 +59,8 @@ class Tally:
     those cut, or under the paper's convention those flagged. `population` counts the groups that could have been taken.
     `all_fail` and `all_succeed` are true positives. `saving` is the share of the groups' cost, `steps_saving` the share
     of their steps (None where not known), `budget_raw` and `budget_safe` the paper's budget forms. Counts are whole
-    numbers, but for a policy of chance, whose counts are expected ones.
+    numbers, but for a policy of chance, whose counts are expected ones. Without an informative group the net saving is
+    not known (NaN).
     """
 
     groups: int
@@ -106,10 +107,11 @@ def tally(sample: Sample, cuts: Cuts, rows: Bools | None = None) -> Tally:
     informative = ~zero_variance
     cost, saved = sample.cost.total[here], cuts.saved[here]
     share_saved = float(saved.sum() / cost.sum()) if cost.sum() else 0.0
-    net = float(net_saving(share_saved, (taken @ informative) / max(1, informative.sum())))
-    # Without informative groups none can be dropped, and the net saving is the saving.
-    kept, of = ([informative * (1 - taken)], [informative]) if informative.any() else ([], [])
+    net = float(net_saving(share_saved, (taken @ informative) / (informative.sum() or np.nan)))
     budget = cuts.budget[here]
+    # A policy of chance says in advance how often it cuts each group: its precision is known as well as the share of
+    # zero-variance groups among all that it may cut, and not only among so many draws.
+    weight = taken / (taken.max(initial=0) or 1)
     return Tally(
         groups=len(here),
         tasks=len(np.unique(task)),
@@ -122,12 +124,12 @@ def tally(sample: Sample, cuts: Cuts, rows: Bools | None = None) -> Tally:
         true_positives=_count(hits),
         all_fail=_count(hits[outcomes == "all_fail"]),
         all_succeed=_count(hits[outcomes == "all_succeed"]),
-        precision=share(hits, taken, task),
+        precision=share(weight * zero_variance, weight, task),
         recall=share(hits * candidates, (candidates & zero_variance).astype(np.float64), task),
         recall_of_all=share(hits, zero_variance.astype(np.float64), task),
         saving=relative_saving(share_saved, [cost - saved], [cost], task),
         steps_saving=_steps_saving(sample, cuts, here),
-        net_saving=relative_saving(net, [cost - saved, *of], [cost, *kept], task),
+        net_saving=relative_saving(net, [cost - saved, informative], [cost, informative * (1 - taken)], task),
         budget_raw=float(budget.sum() / len(here)) if len(here) else 0.0,
         budget_safe=float(budget @ zero_variance / len(here)) if len(here) else 0.0,
         advantage_l2_kept=advantage_l2_kept(sample.reward_variance[here], 1 - taken),

@@ -13,7 +13,7 @@ def transfer(run: Path, rule: Rule, group_size: int, reward_tolerance: float) ->
     """What the rule does at group size G/2, G/4, … down to 2, each on that many trajectories of every group of a run.
 
     The threshold stays; scores, outcomes and costs are those of the smaller groups. Which trajectories stay is drawn by
-    a hash of the group's id.
+    a hash of the group's id: one draw, which the intervals allow for.
     """
     sizes = []
     while (group_size := group_size // 2) >= 2:

@@ -18,22 +18,34 @@ class Update(Protocol):
 
 
 @contextmanager
-def counted(label: str, unit: str, *, quiet: bool = False) -> Iterator[Update]:
+def counted(label: str, unit: str, *, quiet: bool = False, patience: float = 0.0) -> Iterator[Update]:
     """Show work that counts up on stderr, with rate and time left. Yields what to call with (done, of how many, note).
 
-    The label is printed at the first call, so that work which turns out to be done already says nothing.
+    The label is printed at the first call, so that work which turns out to be done already says nothing; nor does work
+    that is done within `patience` seconds.
     """
+    begun = time.monotonic() if patience else None
     if quiet:
         yield lambda done, total, note="": None
     elif sys.stderr.isatty():
-        with _bar(label, unit) as update:
-            yield update
+        with _bar(label, unit, begun) as update:
+            yield _patient(update, patience)
     else:
-        yield _lines(label, unit)
+        yield _patient(_lines(label, unit, begun), patience)
+
+
+def _patient(update: Update, patience: float) -> Update:
+    speaks = time.monotonic() + patience
+
+    def later(done: int, total: int, note: str = "") -> None:
+        if time.monotonic() >= speaks:
+            update(done, total, note)
+
+    return later if patience else update
 
 
 @contextmanager
-def _bar(label: str, unit: str) -> Iterator[Update]:
+def _bar(label: str, unit: str, begun: float | None) -> Iterator[Update]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -47,26 +59,25 @@ def _bar(label: str, unit: str) -> Iterator[Update]:
     )
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task("", total=None, visible=False, rate="", note="")
-        begun = time.monotonic()
 
         def update(done: int, total: int, note: str = "") -> None:
             nonlocal begun
             if not progress.tasks[0].visible:
                 progress.console.print(label, highlight=False)
-                begun = time.monotonic()
+                begun = begun or time.monotonic()
             progress.update(task, completed=done, total=total, visible=True, rate=_rate(done, begun), note=note)
 
         yield update
 
 
-def _lines(label: str, unit: str) -> Update:
-    begun = spoken = 0.0
+def _lines(label: str, unit: str, begun: float | None) -> Update:
+    spoken = 0.0
 
     def update(done: int, total: int, note: str = "") -> None:
         nonlocal begun, spoken
         now = time.monotonic()
-        if not begun:
-            begun = now
+        begun = begun or now
+        if not spoken:
             print(label, file=sys.stderr, flush=True)
         elif now - spoken < _EVERY and done < total:
             return
@@ -78,5 +89,5 @@ def _lines(label: str, unit: str) -> Update:
     return update
 
 
-def _rate(done: int, begun: float) -> str:
-    return f"{done / max(time.monotonic() - begun, 1e-9):.2f}/s" if done else ""
+def _rate(done: int, begun: float | None) -> str:
+    return f"{done / max(time.monotonic() - begun, 1e-9):.2f}/s" if done and begun else ""

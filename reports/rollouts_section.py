@@ -81,7 +81,7 @@ def tiles(sample: Sample, focus: Focus) -> list[Tile]:
             ),
             Tile(
                 "net saving, out of sample",
-                percent(out.net_saving),
+                "n/a" if out.net_saving is None else percent(out.net_saving),
                 _net(out.net_saving_low, out.net_saving_high, out.groups),
             ),
         ]

@@ -346,10 +346,11 @@ def test_beside_every_gate_stands_what_it_does_out_of_sample(calibrate: Run, tmp
     assert gate.out_of_sample.groups == 52
     assert gate.out_of_sample.true_positives == int(outside[4])
     for row, evidence in ((inside, gate.evidence), (outside, gate.out_of_sample)):
-        low, high = evidence.net_saving_low, evidence.net_saving_high
+        value, low, high = evidence.net_saving, evidence.net_saving_low, evidence.net_saving_high
+        assert value is not None
         assert low is not None
         assert high is not None
-        assert f"{100 * evidence.net_saving:.1f}% [{100 * low:.1f},{100 * high:.1f}]" in row
+        assert f"{100 * value:.1f}% [{100 * low:.1f},{100 * high:.1f}]" in row
 
 
 def test_every_kind_of_gate_is_judged_in_the_same_table(calibrate: Run, tmp_path: Path) -> None:
@@ -431,8 +432,9 @@ def test_too_few_groups_get_no_certificate_and_no_gate_and_are_told_how_many_wou
 @pytest.mark.parametrize("kind", ["fail", "mixed"])
 def test_a_run_of_one_class_alone_is_calibrated_without_complaint(calibrate: Run, tmp_path: Path, kind: str) -> None:
     write_run(tmp_path / "run", [kind] * 30)
-    code, _, err = calibrate(tmp_path / "run", "--gate", "auto")
-    assert (code, err) == (0 if kind == "fail" else 3, "")
+    code, out, err = calibrate(tmp_path / "run", "--gate", "auto")
+    assert (code, err) == (3, "")
+    assert ("no informative group would be left" in out) == (kind == "fail")
 
 
 def test_a_single_task_has_no_row_out_of_sample(calibrate: Run, tmp_path: Path) -> None:
@@ -551,3 +553,45 @@ def test_gate_json_is_plain_json_that_says_it_is_not_certified(calibrate: Run, t
     calibrate(tmp_path / "run", "--out", "my.json")
     assert json.loads(Path("my.json").read_text())["certified"] is False
     assert not (tmp_path / "run" / "gate.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--thresholds", "0.1", "--confidence", "0.95"), "--confidence: --thresholds alone fits no gate"),
+        (("--thresholds", "0.1", "--gate", "learned"), "--gate: --thresholds alone fits no gate"),
+        (("--thresholds", "0.1", "--signal", "auto"), "--thresholds: are on one signal"),
+        (("--thresholds=-inf", "--signal", "mean_logprob"), "'-inf': -inf is outside at most 0"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(
+    calibrate: Run, tmp_path: Path, options: tuple[str, ...], told: str
+) -> None:
+    write_run(tmp_path / "run", MANY[:5])
+    code, out, err = calibrate(tmp_path / "run", *options)
+    assert (code, out) == (2, "")
+    assert told in err
+
+
+def test_with_a_confidence_no_uncertified_gate_is_marked_as_the_one(calibrate: Run, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", MANY)
+    code, out, _ = calibrate(tmp_path / "run", "--confidence", "0.99")
+    assert code == 3
+    assert "GATE" not in out
+    assert "without a certificate it would be: " in out
+
+
+def test_only_the_file_of_that_name_is_read(calibrate: Run, tmp_path: Path) -> None:
+    header = "group_id,step,reward_variance,termination_fraction,prefix_edit_distance_mean\n"
+    (tmp_path / "x1.csv").write_text(header)
+    (tmp_path / "x[1].csv").write_text(header + "a,1,0.1,0.0,0.5\nb,1,0.0,0.0,0.5\n")
+    _, out, _ = calibrate("--signals", "x[1].csv")
+    assert "groups: 2 " in out
+
+
+def test_the_or_rule_needs_terminations(calibrate: Run, tmp_path: Path) -> None:
+    rows = "a,1,0.1,true,0.5\nb,1,0.0,true,0.5\n"
+    (tmp_path / "t.csv").write_text("group_id,step,reward_variance,eligible,prefix_edit_distance_mean\n" + rows)
+    code, _, err = calibrate("--signals", "t.csv", "--gate", "either")
+    assert code == 2
+    assert "--gate either: reads termination_fraction, which t.csv lacks" in err

@@ -89,7 +89,7 @@ def test_a_table_is_replayed_without_what_it_cannot_tell(run: Run, tmp_path: Pat
     assert row[:3] == ["17", "13", "4"]
     assert row[5:7] == ["n/a", "n/a"]
     assert row[7:11] == ["8.7", "11.3", "n/a", "4 of 61"]
-    assert "smaller groups" not in out
+    assert "smaller groups: n/a, a table of signals does not hold the trajectories" in out
 
 
 def test_a_gate_is_shown_in_words(run: Run, calibrated: Path) -> None:
@@ -136,3 +136,24 @@ def test_a_gate_that_asks_at_a_step_which_the_run_lacks_is_refused(run: Run, cal
     code, _, err = run("replay", calibrated)
     assert code == 2
     assert "decides at K = 9, which these groups do not have" in err
+
+
+def test_a_gate_is_replayed_with_the_reward_tolerance_that_it_was_fitted_with(run: Run, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", MANY)
+    assert run("calibrate", "run", "--at-step", "2", "--reward-tolerance", "1.5", "--target-precision", "0.5")[0] == 3
+    assert run("calibrate", "run", "--at-step", "2", "--reward-tolerance", "0.5")[0] == 0
+    assert json.loads((tmp_path / "run" / "gate.json").read_text())["reward_tolerance"] == 0.5
+    _, out, _ = run("replay", "run")
+    assert "fitted on these very groups" in out
+    _, out, _ = run("replay", "run", "--reward-tolerance", "1.5")
+    assert "zero-variance 1.000" in out
+    assert "fitted on these very groups" not in out
+
+
+def test_the_gated_arm_is_compared_as_it_was_rolled_out(run: Run, calibrated: Path) -> None:
+    code, out, err = run("replay", calibrated, "--gated", calibrated)
+    assert (code, out) == (2, "")
+    assert "was rolled out without a gate; give the run of sr collect --gate" in err
+    code, _, err = run("replay", calibrated, "--gated", calibrated, "--gate", calibrated / "gate.json")
+    assert code == 2
+    assert "drop --signals and --gate" in err

@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -204,12 +205,16 @@ def test_a_gate_that_drops_every_informative_group_is_none() -> None:
     assert "no informative group would be left" in no_gate(sample, 0.9)
 
 
-def test_groups_of_one_class_alone_can_be_fitted() -> None:
+def test_on_groups_of_one_class_alone_no_gate_may_stand() -> None:
+    # Where all are zero-variance a gate would leave no informative group, and there is no cost of one to save.
     sample = make_sample([[0.0], [0.1]] * 10, ["all_fail"] * 20)
-    _, idle = threshold_of(sample, 0.9)
-    assert idle.precision.value == 1.0
-    assert idle.net_saving.value == idle.saving.value == 0.6
-    assert fit(sample, search_of(sample, 0.9), SIGNAL).steps[0].auroc is None
+    assert "no informative group would be left" in no_gate(sample, 0.9)
+    everything = fit(sample, search_of(sample, 0.9), SIGNAL).steps[0]
+    assert everything.auroc is None
+    assert everything.best is not None
+    assert everything.best.precision.value == 1.0
+    assert everything.best.saving.value == 0.6
+    assert math.isnan(everything.best.net_saving.value)
     assert chosen_by(make_sample([[0.0], [0.1]] * 10, ["mixed"] * 20), 0.9) is None
 
 

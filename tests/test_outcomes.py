@@ -88,7 +88,7 @@ def test_net_saving_is_positive_exactly_above_the_break_even_precision(
 
 
 def test_the_norm_kept_is_never_over_all_of_it() -> None:
-    # With 150 mixed groups of 8 binary rewards and 20 cut ones the two sums differ by their rounding in a tenth of sets.
+    # With 150 mixed groups of 8 binary rewards and 20 cut ones the two sums differ by rounding in a tenth of the sets.
     for seed in range(60):
         wins = np.random.default_rng(seed).integers(1, 8, 150) / 8
         variance = np.concatenate([np.zeros(20), wins * (1 - wins)])

@@ -12,7 +12,7 @@ from polars.exceptions import PolarsError
 
 from calibrate.outcomes import OUTCOMES, REWARD_TOLERANCE
 from calibrate.sample import Cost, Sample
-from calibrate.signals import PREFIX_EDIT_DISTANCE, REGISTRY
+from calibrate.signals import PREFIX_EDIT_DISTANCE, REGISTRY, TERMINATION_FRACTION
 from collect.errors import InputError
 
 DEFAULT_MAX_STEPS = 30  # the paper's horizon
@@ -20,7 +20,11 @@ DEFAULT_MAX_STEPS = 30  # the paper's horizon
 # Our name of a column, and the released tables' name where it differs. Where a table has both, ours counts.
 _RELEASED_NAMES = {"group_id": "task_id", "step": "K", "outcome": "label", "reward_variance": "reward_var"}
 _PARQUET_MAGIC = b"PAR1"
-_ROUNDING = 1e-9  # how far a signal may lie outside its range
+_ROUNDING = 1e-9  # how far a value may lie outside its range
+# The most reward variance of all_fail and all_succeed. Not 0, as they may have been decided within a tolerance, which a
+# table does not say. Over this, rewards differ by more than 0.2 and can hardly all be a failure's, or a success's; and
+# one success among failures is over it in groups of up to 98. `uniform` is not held to it: its rewards have any scale.
+_VARIANCE_OF_EQUALS = 0.01
 
 
 def read_table(
@@ -33,17 +37,20 @@ def read_table(
 ) -> Sample:
     """The sample of a CSV or Parquet table; with `at_step`, of its rows at that K alone.
 
-    Needed are group_id (or task_id), step (or K), reward_variance (or reward_var), the columns of `signals`, and
-    termination_fraction or eligible; outcome (or label), game_id, task_type, group_size, horizon and every other signal
-    are used where present. Without `eligible`, a group counts as eligible when its termination fraction is under 1,
-    which is approximate. Without an outcome, a group is zero-variance when its reward variance is at most
-    (tolerance / 2)², the most that rewards within the tolerance can have. Without game_id, a group's task is its id up
-    to the visit (`#0`, `#1`, …). The horizon is the table's, else `max_steps`, else 30.
+    Needed are group_id (or task_id), step (or K), reward_variance (or reward_var), the columns of `signals` (where it
+    names none, the column of some signal), and termination_fraction or eligible; outcome (or label), game_id,
+    task_type, group_size, horizon and every other signal are used where present. A column without any value counts as
+    absent. Without `eligible`, a group counts as eligible when its termination fraction is under 1, which is
+    approximate. Without an outcome, a group is zero-variance when its reward variance is at most (tolerance / 2)², the
+    most that rewards within the tolerance can have. Without game_id, a group's task is its id up to the visit (`#0`,
+    `#1`, …). The horizon is the table's, else `max_steps`, else 30.
 
     Raises:
         InputError: the file cannot be read, a column is missing, or a value is absent, out of range or contradictory.
     """
-    rows = _checked(path, _read(path), signals)
+    frame, empty = _renamed(_read(path))
+    _check_columns(path, frame, empty, signals)
+    rows = _checked(path, frame)
     if "outcome" in rows.columns and reward_tolerance is not None:
         raise InputError(f"{path}: its outcomes are decided already (column outcome or label); drop --reward-tolerance")
     horizon = _horizon(path, rows, max_steps)
@@ -82,34 +89,57 @@ def read_table(
 
 
 def _read(path: Path) -> pl.DataFrame:
-    """The file's rows under our column names; the columns of a CSV are all text, so that no number is guessed at."""
-    if not path.is_file():
-        raise InputError(f"{path}: no such file; give a CSV or Parquet table of signals")
+    """The file's rows; the columns of a CSV are all text, so that no number is guessed at, with null where empty."""
     try:
+        if not path.is_file():
+            what = "is a folder" if path.is_dir() else "is not a file" if path.exists() else "no such file"
+            raise InputError(f"{path}: {what}; give a CSV or Parquet table of signals")
+        # Polars gets the open file: a path it would take as a pattern where it holds [, * or ?.
         with path.open("rb") as file:
             parquet = file.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC
-        if not parquet and path.suffix == ".parquet":
-            raise InputError(f"{path}: not Parquet, whatever its name says; give a CSV or Parquet table of signals")
-        frame = pl.read_parquet(path, glob=False) if parquet else pl.read_csv(path, infer_schema=False, glob=False)
+            if not parquet and path.suffix == ".parquet":
+                raise InputError(f"{path}: not Parquet, whatever its name says; give a CSV or Parquet table of signals")
+            file.seek(0)
+            return pl.read_parquet(file) if parquet else pl.read_csv(file, infer_schema=False, null_values="")
     except (OSError, UnicodeDecodeError, PolarsError) as error:
         raise InputError(
             f"{path}: cannot be read as a table ({_first_line(error)}); give a CSV or Parquet table of signals"
         ) from error
+
+
+def _renamed(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+    """The columns that hold a value, under our names; and the file's names of those that hold none.
+
+    Such a column says no more than an absent one: what is unknown of a whole run is null in its signals.parquet.
+    """
+    empty = [column.name for column in frame if column.null_count() == frame.height > 0]
+    frame = frame.drop(empty)
     names = {theirs: ours for ours, theirs in _RELEASED_NAMES.items() if ours not in frame.columns}
-    return frame.rename(names, strict=False).with_columns(pl.col(pl.Categorical).cast(pl.String))
+    return frame.rename(names, strict=False).with_columns(pl.col(pl.Categorical).cast(pl.String)), empty
 
 
-def _checked(path: Path, frame: pl.DataFrame, signals: Sequence[str]) -> pl.DataFrame:
-    """The columns that are used, in their types, each value checked."""
-    needed = ["group_id", "step", "reward_variance", *signals]
-    if "eligible" not in frame.columns:
-        needed.append("termination_fraction")
-    for name in needed:
+def _check_columns(path: Path, frame: pl.DataFrame, empty: Sequence[str], signals: Sequence[str]) -> None:
+    """InputError where a column that is needed is missing, or is among the `empty` ones."""
+
+    def need(name: str) -> None:
         if name not in frame.columns:
             known = _RELEASED_NAMES.get(name)
+            what = "empty" if name in empty or known in empty else "missing"
             raise InputError(
-                f"{path}: the column {name}{f' (or {known})' if known else ''} is missing; a signals table needs it"
+                f"{path}: the column {name}{f' (or {known})' if known else ''} is {what}; a signals table needs it"
             )
+
+    for name in ("group_id", "step", "reward_variance", *signals):
+        need(name)
+    if not any(signal.name in frame.columns for signal in REGISTRY):
+        some = ", ".join(signal.name for signal in REGISTRY[:3])
+        raise InputError(f"{path}: no column is a signal; a signals table needs at least one, such as {some}")
+    if "eligible" not in frame.columns:
+        need(TERMINATION_FRACTION.name)
+
+
+def _checked(path: Path, frame: pl.DataFrame) -> pl.DataFrame:
+    """The columns that are used, in their types, each value checked."""
     if not frame.height:
         raise InputError(f"{path}: the table has no rows; give one row per group and step")
     ranges = {
@@ -132,12 +162,20 @@ def _checked(path: Path, frame: pl.DataFrame, signals: Sequence[str]) -> pl.Data
         _refuse(path, frame, "outcome", ~columns[-1].is_in(OUTCOMES), f"is none of {', '.join(OUTCOMES)}")
     checked = pl.DataFrame(columns)
     if "outcome" in checked.columns:
-        contradictory = (checked["outcome"] == "mixed") & (checked["reward_variance"] == 0)
-        _refuse(path, frame, "outcome", contradictory, "contradicts the row's reward variance of 0")
-    _refuse(
-        path, frame, "group_id", ~pl.struct("group_id", "step").is_first_distinct(), "has this step twice", of=checked
-    )
+        _check_outcomes(path, checked)
+    twice = ~checked.select("group_id", "step").to_struct().is_first_distinct()
+    _refuse(path, checked, "group_id", twice, "has this step twice")
     return checked
+
+
+def _check_outcomes(path: Path, checked: pl.DataFrame) -> None:
+    """InputError where an outcome contradicts the reward variance of its row."""
+    outcome, variance = checked["outcome"], checked["reward_variance"]
+    mixed = (outcome == "mixed") & (variance == 0)
+    _refuse(path, checked, "outcome", mixed, "contradicts the row's reward variance of 0")
+    equal = outcome.is_in(["all_fail", "all_succeed"]) & (variance > _VARIANCE_OF_EQUALS + _ROUNDING)
+    what = f"contradicts the row's reward variance, which is over {_VARIANCE_OF_EQUALS}"
+    _refuse(path, checked, "outcome", equal, what, "correct the table, or leave out its outcomes")
 
 
 def _number(path: Path, frame: pl.DataFrame, name: str, low: float, high: float, *, whole: bool) -> pl.Series:
@@ -178,16 +216,15 @@ def _text(path: Path, frame: pl.DataFrame, name: str) -> pl.Series:
 
 
 def _refuse(
-    path: Path, frame: pl.DataFrame, name: str, bad: pl.Series | pl.Expr, what: str, of: pl.DataFrame | None = None
+    path: Path, frame: pl.DataFrame, name: str, bad: pl.Series, what: str, cure: str = "correct the table"
 ) -> None:
     """InputError that names the first row where `bad` holds, counting data rows from 1."""
-    if isinstance(bad, pl.Expr):
-        bad = (frame if of is None else of).select(bad).to_series()
     rows = bad.fill_null(value=False).arg_true()
     if len(rows):
         value = frame[name][int(rows[0])]
+        said = "the value" if value is None else repr(value)
         also = f" (and {len(rows) - 1} more rows)" if len(rows) > 1 else ""
-        raise InputError(f"{path}: row {int(rows[0]) + 1}, column {name}: {value!r} {what}{also}; correct the table")
+        raise InputError(f"{path}: row {int(rows[0]) + 1}, column {name}: {said} {what}{also}; {cure}")
 
 
 def _single(path: Path, rows: pl.DataFrame, name: str) -> int | None:
@@ -210,8 +247,15 @@ def _horizon(path: Path, rows: pl.DataFrame, max_steps: int | None) -> int:
 
 def _check_steps(path: Path, rows: pl.DataFrame, horizon: int) -> None:
     last = int(rows["step"].max())  # type: ignore[arg-type]
-    if last >= horizon:
-        raise InputError(f"{path}: K = {last} leaves nothing to cut at a horizon of {horizon}; give --max-steps")
+    if last < horizon:
+        return
+    said = f"{path}: K = {last} leaves nothing to cut at"
+    if "horizon" in rows.columns:
+        raise InputError(
+            f"{said} the table's own horizon of {horizon}; "
+            f"correct its column horizon, or leave out its rows from K = {horizon} on"
+        )
+    raise InputError(f"{said} a horizon of {horizon}; give --max-steps over {last}")
 
 
 def _at(path: Path, rows: pl.DataFrame, step: int) -> pl.DataFrame:

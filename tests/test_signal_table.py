@@ -6,9 +6,14 @@ import numpy as np
 import polars as pl
 import pytest
 
+from calibrate.rollouts import read_rollouts, write_signals
 from calibrate.sample import Sample
 from calibrate.signal_table import read_table
+from calibrate.signals import REGISTRY
 from collect.errors import InputError
+from collect.import_format import Format
+from collect.import_long import read_mapping
+from collect.importer import import_log
 
 D = "prefix_edit_distance_mean"
 ROWS = pl.DataFrame(
@@ -107,6 +112,39 @@ def test_the_tables_own_horizon_and_group_size_count(write: Callable[[pl.DataFra
     assert "its horizon is 12, not 30" in refusal(path, max_steps=30)
 
 
+def test_a_step_past_the_horizon_is_told_by_whose_horizon_it_is(write: Callable[[pl.DataFrame], Path]) -> None:
+    rows = ROWS.with_columns(step=pl.col("step") * 5)
+    assert "at a horizon of 10; give --max-steps over 10" in refusal(write(rows), max_steps=10)
+    assert read(write(rows), max_steps=11).horizon == 11
+    path = write(rows.with_columns(horizon=10))
+    told = refusal(path)
+    assert "K = 10 leaves nothing to cut at the table's own horizon of 10; correct its column horizon" in told
+    assert "leave out its rows from K = 10 on" in told
+    assert "--max-steps" not in told
+    assert read(write(rows.filter(pl.col("step") < 10).with_columns(horizon=10))).steps.tolist() == [5]
+
+
+@pytest.mark.parametrize("outcome", ["all_fail", "all_succeed"])
+def test_rewards_that_vary_are_neither_all_failures_nor_all_successes(
+    write: Callable[[pl.DataFrame], Path], outcome: str
+) -> None:
+    rows = ROWS.with_columns(outcome=pl.Series([outcome] * 2 + ["uniform"] * 4))
+    # One success among eight rewards of 0 and 1.
+    told = refusal(write(rows.with_columns(reward_variance=pl.Series([7 / 64] * 2 + [0.0] * 4))))
+    assert f"row 1, column outcome: '{outcome}' contradicts the row's reward variance, which is over 0.01" in told
+    # Rewards of 0 and 0.2, which a tolerance of 0.2 takes as equal.
+    within = float(np.var([0.0, 0.2]))
+    sample = read(write(rows.with_columns(reward_variance=pl.Series([within] * 2 + [0.0] * 4))))
+    assert sample.outcomes.tolist() == [outcome, "uniform", "uniform"]
+
+
+def test_uniform_rewards_may_have_any_variance_as_their_scale_is_not_known(
+    write: Callable[[pl.DataFrame], Path],
+) -> None:
+    rows = ROWS.with_columns(outcome=pl.lit("uniform"), reward_variance=pl.lit(25.0))
+    assert read(write(rows)).outcomes.tolist() == ["uniform"] * 3
+
+
 def test_numbers_of_a_csv_are_read_to_the_last_bit(tmp_path: Path) -> None:
     values = np.random.default_rng(0).random(500)
     text = "".join(f"g{i},1,0.25,{v!r},0.0\n" for i, v in enumerate(values.tolist()))
@@ -121,13 +159,19 @@ def test_numbers_of_a_csv_are_read_to_the_last_bit(tmp_path: Path) -> None:
     ("column", "values", "told"),
     [
         ("prefix_edit_distance_mean", [0.5, float("nan"), 0, 0, 0, 0], "row 2, column prefix_edit_distance_mean: "),
-        ("prefix_edit_distance_mean", [0.5, None, 0, 0, 0, 0], "row 2, column prefix_edit_distance_mean: None is miss"),
+        (
+            "prefix_edit_distance_mean",
+            [0.5, None, 0, 0, 0, 0],
+            "column prefix_edit_distance_mean: the value is missing",
+        ),
+        ("reward_variance", [0.25, 0.25, 0, None, 0, None], "row 4, column reward_variance: the value is missing (and"),
+        ("task_type", ["look", None, "look", "look", "look", "look"], "row 2, column task_type: the value is missing;"),
         ("prefix_edit_distance_mean", ["0.5", "0", "high", "0", "0", "0"], "row 3, column prefix_edit_distance_mean"),
         ("prefix_edit_distance_mean", [0.5, 0, 0, 0, 1.5, 2.0], "is outside 0 to 1 (and 1 more rows)"),
         ("reward_variance", [0.25, 0.25, -1.0, 0, 0, 0], "row 3, column reward_variance"),
         ("reward_variance", [float("inf"), 0.25, 0, 0, 0, 0], "row 1, column reward_variance"),
         ("reward_variance", [0.0, 0.0, 0, 0, 0, 0], "contradicts the row's reward variance of 0"),
-        ("reward_variance", [0.25, 0.25, 0, 0, 0, 0.1], "'c' has more than one reward_variance"),
+        ("reward_variance", [0.25, 0.1, 0, 0, 0, 0], "'a' has more than one reward_variance"),
         ("termination_fraction", [0, 0, 0, 0, 0, -0.5], "row 6, column termination_fraction"),
         ("step", [1, 2, 1, 2, 1, 2.5], "row 6, column step"),
         ("step", [0, 2, 1, 2, 1, 2], "row 1, column step"),
@@ -148,13 +192,86 @@ def test_a_bad_value_is_named_by_row_and_column(
     assert told in refusal(path)
 
 
-@pytest.mark.parametrize("column", ["group_id", "step", "reward_variance", "prefix_edit_distance_mean"])
-def test_a_missing_column_is_named(write: Callable[[pl.DataFrame], Path], column: str) -> None:
-    assert f"the column {column}" in refusal(write(ROWS.drop(column)))
+@pytest.mark.parametrize(
+    ("column", "named"),
+    [
+        ("group_id", "group_id (or task_id)"),
+        ("step", "step (or K)"),
+        ("reward_variance", "reward_variance (or reward_var)"),
+        ("prefix_edit_distance_mean", "prefix_edit_distance_mean"),
+        ("termination_fraction", "termination_fraction"),
+    ],
+)
+def test_a_column_that_is_needed_is_named_where_it_is_missing_or_empty(
+    write: Callable[[pl.DataFrame], Path], column: str, named: str
+) -> None:
+    assert f"the column {named} is missing; a signals table needs it" in refusal(write(ROWS.drop(column)))
+    empty = write(ROWS.with_columns(pl.lit(None).alias(column)))
+    assert f"the column {named} is empty; a signals table needs it" in refusal(empty)
 
 
-def test_a_table_needs_one_of_termination_fraction_and_eligible(write: Callable[[pl.DataFrame], Path]) -> None:
-    assert "termination_fraction" in refusal(write(ROWS.drop("termination_fraction")))
+@pytest.mark.parametrize(
+    "column",
+    ["outcome", "game_id", "task_type", "group_size", "horizon", "eligible", "mean_logprob", "obs_unique_ratio"],
+)
+@pytest.mark.parametrize("dtype", [pl.Null, pl.String, pl.Float64, pl.Categorical])
+def test_a_column_that_is_empty_throughout_counts_as_absent(
+    write: Callable[[pl.DataFrame], Path], column: str, dtype: pl.DataType
+) -> None:
+    absent = read(write(ROWS.drop(column, strict=False)))
+    empty = read(write(ROWS.with_columns(pl.Series(column, [None] * ROWS.height, dtype))))
+    assert empty.fingerprint() == absent.fingerprint()
+    assert set(empty.signals) == {D, "termination_fraction"}
+    assert (empty.task_types, empty.eligible_exactly, empty.notes) == (None, False, absent.notes)
+
+
+def test_quoted_cells_of_a_csv_may_be_empty_too(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    ROWS.with_columns(task_type=pl.lit("")).write_csv(path, quote_style="always")
+    assert read(path).task_types is None
+    ROWS.with_columns(group_id=pl.Series(["a", "a", "", "b", "c", "c"])).write_csv(path, quote_style="always")
+    assert "row 3, column group_id: the value is missing" in refusal(path)
+
+
+def test_a_released_name_counts_where_the_column_of_our_name_is_empty(write: Callable[[pl.DataFrame], Path]) -> None:
+    rows = ROWS.rename({"outcome": "label", "step": "K"}).with_columns(outcome=None, step=None)
+    sample = read(write(rows))
+    assert sample.outcomes.tolist() == ["mixed", "all_fail", "all_succeed"]
+    assert sample.steps.tolist() == [1, 2]
+    assert "the column step (or K) is empty" in refusal(write(rows.drop("step").with_columns(K=None)))
+
+
+def test_the_signals_of_an_imported_run_are_a_table_though_it_lacks_what_some_read(tmp_path: Path) -> None:
+    log = Path(__file__).with_name("logs") / "long.csv"
+    mapping = read_mapping("group=prompt_id,trajectory=sample,step=t,action=command,reward=score")
+    import_log(log, Format.LONG, mapping, tmp_path / "run", lambda done, total: None)
+    run = read_rollouts(tmp_path / "run", 1e-8)
+    write_signals(tmp_path / "signals.parquet", run)
+    table = read(tmp_path / "signals.parquet")
+    assert table.task_types is None
+    assert set(table.signals) == {signal.name for signal in REGISTRY if not signal.reads}
+    for name, values in table.signals.items():
+        np.testing.assert_array_equal(values, run.signals[name])
+    assert (table.outcomes.tolist(), table.eligible.tolist()) == (run.outcomes.tolist(), run.eligible.tolist())
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ({"eligible": True}, "no column is a signal; a signals table needs at least one, such as prefix_edit_distance"),
+        ({"eligible": True, "repetition": None}, "no column is a signal"),
+        ({}, "no column is a signal"),
+        ({"repetition": 0.5}, "the column termination_fraction is missing"),
+    ],
+)
+def test_a_table_needs_a_signal_whichever_it_is(
+    write: Callable[[pl.DataFrame], Path], columns: dict[str, Any], told: str
+) -> None:
+    rows = ROWS.drop(D, "termination_fraction")
+    path = write(rows.with_columns(pl.lit(value).alias(name) for name, value in columns.items()))
+    assert told in refusal(path, signals=())
+    other = rows.with_columns(eligible=pl.lit(True), repetition=pl.lit(0.5))
+    assert set(read(write(other), signals=()).signals) == {"repetition"}
 
 
 def test_a_table_without_rows_is_refused(write: Callable[[pl.DataFrame], Path]) -> None:
@@ -190,9 +307,29 @@ def test_a_foreign_parquet_file_is_refused_by_its_missing_column(tmp_path: Path)
     assert "the column group_id (or task_id) is missing" in refusal(path)
 
 
-def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
-    refusal(tmp_path / "none.csv")
-    refusal(tmp_path)
+def test_a_missing_file_and_a_folder_are_refused_as_what_they_are(tmp_path: Path) -> None:
+    assert "none.csv: no such file; give" in refusal(tmp_path / "none.csv")
+    assert f"{tmp_path}: is a folder; give" in refusal(tmp_path)
+    assert "/dev/null: is not a file; give" in refusal(Path("/dev/null"))
+    assert "cannot be read as a table (" in refusal(tmp_path / ("x" * 256))
+
+
+@pytest.mark.parametrize("name", ["x[1].{}", "x?.{}", "*.{}", "x1.{}", "~/x.{}", "K=7/x.{}"])
+def test_the_file_that_is_named_is_read_and_no_other(
+    write: Callable[[pl.DataFrame], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    other = write(ROWS.with_columns(group_id=pl.lit("other ") + pl.col("group_id")))
+    kind = other.suffix[1:]
+    other.rename(tmp_path / f"x1.{kind}")
+    monkeypatch.chdir(tmp_path)
+    path = Path(name.format(kind))
+    if path.parent.name or path.name != f"x1.{kind}":
+        refusal(path)
+    path.parent.mkdir(exist_ok=True)
+    write(ROWS.rename({"step": "K"})).rename(path)
+    sample = read(path)
+    assert sample.group_ids.to_list() == ["a", "b", "c"]
+    assert sample.steps.tolist() == [1, 2]
 
 
 def test_every_signal_that_a_table_carries_is_read_and_one_that_is_asked_for_must_be_there(tmp_path: Path) -> None:

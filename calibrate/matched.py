@@ -30,7 +30,6 @@ _COLUMNS = (
     "gate_step",
     "gate_score",
     "gate_threshold",
-    "gate_flagged",
     "gate_enforced",
 )
 
@@ -67,14 +66,11 @@ class Total:
 
 @dataclass(frozen=True)
 class Matched:
-    """The comparison of two arms on the groups that both have; `alone` counts those of one arm only. `enforced` is
-    False where the gate was in shadow mode: then cuts are those that it would have made.
-    """
+    """The comparison of two arms on the groups that both have; `alone` counts those of one arm only."""
 
     groups: int
     tasks: int
     alone: int
-    enforced: bool
     cuts: tuple[Cut, ...]
     precision: Interval
     totals: tuple[Total, ...]
@@ -84,9 +80,10 @@ def compare(ungated: Path, gated: Path, reward_tolerance: float = REWARD_TOLERAN
     """Match the groups of two runs that differ in nothing but the gate.
 
     Raises:
-        InputError: one is no run, they differ in more than the gate, the second had none, or no group is in both.
+        InputError: one is no run, they differ in more than the gate, the second's gate cut nothing because there was
+            none or it only looked, or no group is in both.
     """
-    mode = _check_arms(ungated, gated)
+    _check_arms(ungated, gated)
     arms = [_groups(run) for run in (ungated, gated)]
     both = arms[0].join(arms[1], on="group_id", suffix="_gated").sort("group_id")
     if not both.height:
@@ -95,35 +92,37 @@ def compare(ungated: Path, gated: Path, reward_tolerance: float = REWARD_TOLERAN
     if odd.height:
         raise InputError(f"{gated}: group {odd['group_id'][0]!r} differs in size from {ungated}; give matched runs")
     both = both.with_columns(outcome=pl.Series(_outcomes(both["rewards"], reward_tolerance)))
-    enforced = mode == "on"
-    cut = both.filter(pl.col("gate_enforced_gated" if enforced else "gate_flagged_gated").fill_null(value=False))
+    cut = both.filter(pl.col("gate_enforced_gated").fill_null(value=False))
     right = (cut["outcome"] != "mixed").to_numpy().astype(np.float64)
     task = both["game_id"].rank("dense").to_numpy().astype(np.int64) - 1
     return Matched(
         groups=both.height,
         tasks=int(task.max()) + 1,
         alone=arms[0].height + arms[1].height - 2 * both.height,
-        enforced=enforced,
         cuts=tuple(_cut(row) for row in cut.iter_rows(named=True)),
         precision=share(right, np.ones(len(right)), cut["game_id"].rank("dense").to_numpy().astype(np.int64)),
         totals=tuple(_total(name, both, task) for name in ("tokens", "steps", "seconds") if _known(name, both)),
     )
 
 
-def _check_arms(ungated: Path, gated: Path) -> str:
-    """The mode of the gate; InputError where the runs are not two arms of one experiment."""
+def _check_arms(ungated: Path, gated: Path) -> None:
+    """InputError where the runs are not two arms of one experiment."""
     one, other = (read_run(run).configuration for run in (ungated, gated))
     if one.get("gate") is not None:
         raise InputError(f"{ungated}: was rolled out with a gate; give the ungated run first")
     if other.get("gate") is None:
         raise InputError(f"--gated {gated}: was rolled out without a gate; give the run of sr collect --gate")
+    if other.get("gate_mode") == "shadow":
+        raise InputError(
+            f"--gated {gated}: its gate was in shadow mode and cut nothing; sr replay {gated} --gate says what one "
+            "would cut"
+        )
     for name in sorted((one.keys() | other.keys()) - _OF_THE_GATE):
         if one.get(name) != other.get(name):
             raise InputError(
                 f"--gated {gated}: its {name} is {other.get(name)}, that of {ungated} {one.get(name)}; the arms must "
                 "differ in the gate alone"
             )
-    return str(other.get("gate_mode"))
 
 
 def _groups(run: Path) -> pl.DataFrame:

@@ -8,15 +8,13 @@ from calibrate.printing import interval, percent, table
 
 def head(found: Matched) -> list[str]:
     """How many groups are compared, and how many of the gate's cuts were right."""
-    did = "cut" if found.enforced else "would have cut (shadow mode)"
     right = sum(cut.right for cut in found.cuts)
-    lines = [
+    return [
         f"matched: {found.groups} groups of {found.tasks} tasks"
         + (f"; {found.alone} groups of one run alone are left out" if found.alone else ""),
-        f"the gate {did} {len(found.cuts)}: {right} were zero-variance in the ungated run, precision "
+        f"the gate cut {len(found.cuts)}: {right} were zero-variance in the ungated run, precision "
         f"{interval(found.precision, 3)} of {len(found.cuts)}",
     ]
-    return lines
 
 
 def cuts(found: Matched) -> Table:

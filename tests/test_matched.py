@@ -77,3 +77,9 @@ def test_arms_that_differ_in_more_than_the_gate_are_refused(tmp_path: Path) -> N
         compare(gated, free)
     with pytest.raises(InputError, match="was rolled out without a gate"):
         compare(free, free)
+
+
+def test_a_gate_that_only_looked_has_no_cuts_to_compare(tmp_path: Path) -> None:
+    free, gated = arms(tmp_path, {1: True}, gate_mode="shadow")
+    with pytest.raises(InputError, match="was in shadow mode and cut nothing; sr replay"):
+        compare(free, gated)

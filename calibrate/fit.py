@@ -102,8 +102,9 @@ def _either(sample: Sample, search: Search, signal: str, rows: Bools) -> Found |
             over = ended >= least - 1e-6
             rungs = climb(np.where(over, -np.inf, scores), change, start)
             if (best := rungs.best(search.target_precision)) is not None:
-                under = _rule_at(sample, signal, column, rungs, best)
-                rule = Either(signal=signal, step=under.step, threshold=under.threshold, ended=least)
+                # Where only terminations flag, the threshold lies under all values: a rule of it alone cannot be.
+                threshold = BY_NAME[signal].sign * float(rungs.thresholds[best])
+                rule = Either(signal=signal, step=int(sample.steps[column]), threshold=threshold, ended=least)
                 found.append(found_at(rule, rungs, best))
     return better(found)
 

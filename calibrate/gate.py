@@ -12,16 +12,19 @@ import json
 import platform
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from itertools import pairwise
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from calibrate.convention import Convention
 from calibrate.intervals import Interval
 from calibrate.outcomes import REWARD_TOLERANCE
 from calibrate.prefixes import Prefix
-from calibrate.rules import Rule
+from calibrate.rules import MOST_STEPS, Rule
 from calibrate.signals import BY_NAME
 from collect.errors import InputError
 from collect.files import replacing
@@ -39,6 +42,7 @@ Count = Annotated[int, Field(ge=0)]
 AnyPrefix = Prefix | Sequence[Step] | Sequence[str]
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+_ROUNDING = 1e-9  # how far numbers that say the same may differ
 
 
 class Evidence(BaseModel):
@@ -47,7 +51,8 @@ class Evidence(BaseModel):
     `taken` groups are those that precision counts: cut ones, or flagged ones under the paper's convention. `population`
     is the number of groups that could have been taken; `recall` is of the zero-variance groups among them,
     `recall_of_all` of all. `saving` is a share of the sampled tokens, of the steps taken or of the step budget, as
-    `saving_unit` says. A number is null where the groups cannot give it.
+    `saving_unit` says. A number is null where the groups cannot give it; `net_saving` also where it is minus infinity,
+    as every informative group is dropped.
     """
 
     model_config = _STRICT
@@ -74,6 +79,24 @@ class Evidence(BaseModel):
     net_saving_high: float | None
     break_even_precision: float | None
     advantage_l2_kept: Share
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> "Evidence":
+        for name in ("tasks", "zero_variance", "population", "taken", "cut"):
+            _in_order(self, name, "groups")
+        _in_order(self, "true_positives", "zero_variance")
+        if self.true_positives + self.false_positives != self.taken:
+            raise ValueError("true_positives and false_positives do not add up to taken")
+        if self.taken == 0 and self.precision is not None:
+            raise ValueError("precision is a number, and nothing is taken")
+        if self.taken and not _same(self.precision, self.true_positives / self.taken):
+            raise ValueError("precision is not true_positives / taken")
+        for name in ("precision", "saving", "net_saving"):
+            low, value, high = (getattr(self, part) for part in (f"{name}_low", name, f"{name}_high"))
+            known = [number for number in (low, value, high) if number is not None]
+            if any(a > b + _ROUNDING for a, b in pairwise(known)):
+                raise ValueError(f"{name} lies outside {name}_low to {name}_high")
+        return self
 
     @classmethod
     def of(cls, counts: "Tally", sample: "Sample") -> "Evidence":
@@ -117,6 +140,13 @@ class Certificate(BaseModel):
     level: Share
     tests: Annotated[int, Field(ge=1)]
 
+    @model_validator(mode="after")
+    def _adds_up(self) -> "Certificate":
+        _in_order(self, "true_positives", "cuts")
+        _in_order(self, "cuts", "tasks")
+        _in_order(self, "p_value", "level")
+        return self
+
 
 class Gate(BaseModel):
     """A rule, and what it was fitted on.
@@ -133,12 +163,12 @@ class Gate(BaseModel):
     format_version: Literal[2] = 2
     rule: Rule
     group_size: Annotated[int, Field(ge=2)] | None
-    horizon: Annotated[int, Field(ge=2)]
+    horizon: Annotated[int, Field(ge=2, le=MOST_STEPS)]
     model: str | None
     adapter: str | None
     prompt: str | None
-    temperature: float | None = None
-    top_p: float | None = None
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     reward_tolerance: Annotated[float, Field(ge=0)] | None = REWARD_TOLERANCE
     convention: Convention
     target_precision: Annotated[float, Field(gt=0, le=1)]
@@ -153,6 +183,16 @@ class Gate(BaseModel):
     def _as_certified(self) -> "Gate":
         if self.certified != (self.certificate is not None):
             raise ValueError("certified says one thing and certificate another")
+        if self.certificate is not None and not _same(self.certificate.precision, self.target_precision):
+            raise ValueError("the certificate is for another precision than target_precision")
+        if self.certificate is not None and self.convention is Convention.PAPER:
+            raise ValueError("a certificate is of groups that are cut, and the paper's convention counts flagged ones")
+        return self
+
+    @model_validator(mode="after")
+    def _before_the_horizon(self) -> "Gate":
+        if self.steps[-1] >= self.horizon:
+            raise ValueError(f"its step {self.steps[-1]} is not under the horizon of {self.horizon}")
         return self
 
     @property
@@ -170,34 +210,41 @@ class Gate(BaseModel):
 
         A prefix is a `Prefix`, the steps of the rollout loop, or, for a gate that reads nothing else, the actions sent
         to the game. Only the first K steps count, and a trajectory that ended earlier has fewer. `eligible` says
-        whether some trajectory is still running after K steps: only then is there something to cut. The decision is
-        enforced when the group is flagged and eligible.
+        whether at least one trajectory is still running after K steps: only then is there something to cut. The
+        decision is enforced when the group is flagged and eligible.
 
         Raises:
             InputError: the group has another size than the gate was fitted on, the gate reads what the prefixes lack,
-                or it has no such step.
+                it has no such step, it is asked before a trajectory has taken it, or an argument is of another kind.
         """
-        if self.group_size is not None and len(prefixes) != self.group_size:
-            raise InputError(
-                f"the gate was fitted on groups of {self.group_size} and got {len(prefixes)} prefixes; "
-                f"fit one for this group size"
-            )
-        return decide(self.rule, prefixes, eligible=eligible, step=self.step if step is None else step)
+        step = self.step if step is None else step
+        return decide(self.rule, prefixes, eligible=eligible, step=step, group_size=self.group_size)
 
 
-def decide(rule: Rule, prefixes: Sequence[AnyPrefix], *, eligible: bool, step: int) -> Decision:
+def decide(
+    rule: Rule, prefixes: Sequence[AnyPrefix], *, eligible: bool, step: int, group_size: int | None = None
+) -> Decision:
     """What a rule decides on one live group; `Gate.decide` says what the arguments are and what is raised."""
-    if step not in rule.steps:
-        raise InputError(f"the gate decides at K = {', '.join(map(str, rule.steps))}, not {step}")
-    read = [_prefix(prefix) for prefix in prefixes]
-    values = {}
-    for name in rule.signals:
-        for field in BY_NAME[name].reads:
-            if any(len(getattr(prefix, field)) < min(step, len(prefix.actions)) for prefix in read):
-                raise InputError(f"the gate reads {name}, and a prefix lacks its {field}; give Prefix objects")
-        values[name] = BY_NAME[name].at_step(read, step)
+    if not isinstance(step, Integral) or isinstance(step, bool) or step not in rule.steps:
+        raise InputError(f"the gate decides at K = {', '.join(map(str, rule.steps))}, not {step}; give one of these")
+    if not isinstance(eligible, bool | np.bool_):
+        raise InputError(
+            f"eligible is of type {type(eligible).__name__}; give one bool: whether at least one trajectory still runs"
+        )
+    step = int(step)
+    read = _read(prefixes, group_size)
+    for field in ("actions", *dict.fromkeys(field for name in rule.signals for field in BY_NAME[name].reads)):
+        for place, prefix in enumerate(read):
+            if fault := prefix.fault(field, step):
+                raise InputError(f"the gate reads {field}, and prefixes[{place}] will not do: {fault}")
+    if eligible and all(len(prefix.actions) < step for prefix in read):
+        raise InputError(
+            f"eligible says that a trajectory still runs, and none has taken {step} steps; ask the gate when each has "
+            "taken them or ended"
+        )
+    values = {name: BY_NAME[name].at_step(read, step) for name in rule.signals}
     score, threshold, flagged = rule.judge(values, step)
-    return Decision(step, float(score), threshold, bool(flagged), enforced=bool(flagged) and eligible)
+    return Decision(step, float(score), threshold, bool(flagged), enforced=bool(flagged) and bool(eligible))
 
 
 def versions() -> dict[str, str]:
@@ -218,7 +265,10 @@ def make_gate(
     certificate: Certificate | None,
     reward_tolerance: float | None = REWARD_TOLERANCE,
 ) -> Gate:
-    """A rule with its evidence, as gate.json holds it; `run` is what its rollouts came from, if any."""
+    """A rule with its evidence, as gate.json holds it; `run` is what its rollouts came from, if any.
+
+    `reward_tolerance` is the one that the sample's outcomes were decided with; None where they came decided.
+    """
     configuration = run.configuration if run else {}
     model, adapter, prompt = (_text(configuration.get(name)) for name in ("model", "adapter", "prompt"))
     return Gate(
@@ -228,8 +278,8 @@ def make_gate(
         model=model,
         adapter=adapter,
         prompt=prompt,
-        temperature=configuration.get("temperature"),
-        top_p=configuration.get("top_p"),
+        temperature=_real(configuration.get("temperature")),
+        top_p=_real(configuration.get("top_p")),
         reward_tolerance=reward_tolerance,
         convention=convention,
         target_precision=target_precision,
@@ -252,20 +302,21 @@ def save(gate: Gate, path: Path) -> None:
 
 
 def load(path: Path) -> Gate:
-    """Read gate.json back; InputError when it is absent, damaged or of a newer version."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as a gate; give a gate.json that sr calibrate wrote") from error
-    told = content.get("format_version") if isinstance(content, dict) else None
-    if isinstance(told, int) and told > FORMAT_VERSION:
+    """Read gate.json back; InputError when it is absent, damaged, contradicts itself or is of a newer version."""
+    told, text = _format_and_text(path)
+    if isinstance(told, bool) or not isinstance(told, int | float):
+        raise InputError(f"{path}: not a valid gate (no format_version that is a number); fit it again")
+    if told > FORMAT_VERSION:
         raise InputError(f"{path}: made by a newer version of selective-rollout; upgrade to read it")
     try:
-        return Gate.model_validate(_of_version_1(content) if told == 1 else content)
+        return Gate.model_validate_json(text, strict=True)  # strict: "10" and true are no numbers
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise InputError(f"{path}: not a valid gate ({where}: {first['msg']}); fit it again") from error
+        problem = f"{where}: {first['msg'].removeprefix('Value error, ')}"
+        why = "".join(c if c.isprintable() else "?" for c in problem)  # names of fields come from the file
+        newer = "upgrade if a newer version of selective-rollout wrote it, else " * (first["type"] == "extra_forbidden")
+        raise InputError(f"{path}: not a valid gate ({why}); {newer}fit it again") from error
 
 
 def load_for(path: Path, configuration: Mapping[str, object]) -> tuple[Gate, tuple[str, ...]]:
@@ -280,11 +331,29 @@ def load_for(path: Path, configuration: Mapping[str, object]) -> tuple[Gate, tup
     if isinstance(horizon, int) and gate.step >= horizon:
         raise InputError(f"{path}: decides at K = {gate.step}, and the horizon is {horizon}; nothing would be cut")
     fitted = {"horizon": gate.horizon, "model": gate.model, "adapter": gate.adapter, "prompt": gate.prompt}
+    pairs = [(name, value, configuration[name]) for name, value in fitted.items()]
+    different = [(name, value, here) for name, value, here in pairs if value is not None and str(value) != str(here)]
+    for name, number in (("temperature", gate.temperature), ("top_p", gate.top_p)):
+        now = _real(configuration.get(name))
+        if number is not None and now is not None and number != now:
+            different.append((name, f"{number:g}", f"{now:g}"))
     return gate, tuple(
-        f"{path}: fitted on rollouts with {name} {value}, not {configuration[name]}: what it promises may not hold"
-        for name, value in fitted.items()
-        if value is not None and str(value) != str(configuration[name])
+        f"{path}: fitted on rollouts with {name} {value}, not {here}: what it promises may not hold"
+        for name, value, here in different
     )
+
+
+def _format_and_text(path: Path) -> tuple[object, str]:
+    """What format a file says that it has, and its JSON, in today's format where it was in the first."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")  # some editors put a byte order mark first
+        content = json.loads(text)
+        told = content.get("format_version") if isinstance(content, dict) else None
+        return told, json.dumps(_of_version_1(content)) if type(told) is int and told == 1 else text
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file; give a gate.json that sr calibrate wrote") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: cannot be read as a gate; give a gate.json that sr calibrate wrote") from error
 
 
 def _of_version_1(content: dict[str, Any]) -> dict[str, Any]:
@@ -301,12 +370,42 @@ def _of_version_1(content: dict[str, Any]) -> dict[str, Any]:
     return {**content, "rule": rule}
 
 
-def _prefix(prefix: AnyPrefix) -> Prefix:
+def _read(prefixes: Sequence[AnyPrefix], group_size: int | None) -> list[Prefix]:
+    """The trajectories of a group, of this size if it is known; InputError where they are not that."""
+    if isinstance(prefixes, str) or not isinstance(prefixes, Sequence):
+        raise InputError(
+            f"prefixes are of type {type(prefixes).__name__}; give a list with the actions of each trajectory so far"
+        )
+    if group_size not in (None, len(prefixes)):
+        raise InputError(
+            f"the gate was fitted on groups of {group_size} and got {len(prefixes)} prefixes; "
+            f"fit one for this group size"
+        )
+    if len(prefixes) < 2:
+        raise InputError(f"a group has at least 2 trajectories, not {len(prefixes)}; give a prefix for each")
+    return [_prefix(prefix, place) for place, prefix in enumerate(prefixes)]
+
+
+def _prefix(prefix: AnyPrefix, place: int) -> Prefix:
     if isinstance(prefix, Prefix):
         return prefix
-    if len(prefix) and isinstance(prefix[0], Step):
+    if isinstance(prefix, str) or not isinstance(prefix, Sequence):
+        raise InputError(
+            f"prefixes[{place}] is of type {type(prefix).__name__}; give the list of the actions of that trajectory"
+        )
+    if set(map(type, prefix)) == {Step}:
         return Prefix.of(prefix)  # type: ignore[arg-type]
     return Prefix(prefix)  # type: ignore[arg-type]
+
+
+def _in_order(of: BaseModel, less: str, more: str) -> None:
+    """ValueError where one number of a model is over another that bounds it."""
+    if getattr(of, less) > getattr(of, more):
+        raise ValueError(f"{less} is over {more}")
+
+
+def _same(one: float | None, other: float) -> bool:
+    return one is not None and abs(one - other) <= _ROUNDING
 
 
 def _bounds(name: str, interval: Interval) -> dict[str, Any]:
@@ -321,6 +420,11 @@ def _text(value: object) -> str | None:
     return None if value is None else str(value)
 
 
+def _real(value: object) -> float | None:
+    """A number of a configuration; None where it does not say one."""
+    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else None
+
+
 def _number(value: float) -> float | None:
-    """JSON has no NaN: what is not known is null."""
+    """JSON has neither NaN nor infinity: what is not known is null."""
     return value if abs(value) < float("inf") else None

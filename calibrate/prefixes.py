@@ -5,8 +5,10 @@ trajectories did, and what they saw and how sure they were. In them equal number
 and every step after a trajectory's last is `END`.
 """
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
@@ -18,6 +20,26 @@ END = 0  # the symbol of a step that a trajectory no longer took; others are num
 
 Symbols = NDArray[np.int32]
 Floats = NDArray[np.float64]
+
+
+def _are(of: Sequence[Any], *kinds: type) -> bool:
+    """Whether all are of these kinds; asked of their types, which are few, as every decision asks."""
+    return all(issubclass(kind, kinds) for kind in set(map(type, of)))
+
+
+def _are_sets(of: Sequence[Any]) -> bool:
+    return _are(of, Iterable) and not any(issubclass(kind, str) for kind in set(map(type, of)))
+
+
+# What each field of a prefix holds, a step: in words, and the check of it.
+_HOLDS: Mapping[str, tuple[str, Callable[[Sequence[Any]], bool]]] = {
+    "actions": ("text", lambda of: _are(of, str)),
+    "observations": ("text", lambda of: _are(of, str)),
+    "commands": ("a set of commands", _are_sets),
+    "refused": ("True or False", lambda of: _are(of, bool, np.bool_)),
+    "logprobs": ("a finite number", lambda of: _are(of, Real) and all(map(math.isfinite, of))),
+    "tokens": ("a whole number of 0 or more", lambda of: _are(of, Integral) and min(of, default=0) >= 0),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +69,17 @@ class Prefix:
             logprobs=[step.reply_logprob for step in steps],
             tokens=[step.reply_tokens for step in steps],
         )
+
+    def fault(self, field: str, step: int) -> str | None:
+        """What is wrong with a field within the first `step` steps, in words; None where nothing is."""
+        values, (what, holds) = getattr(self, field), _HOLDS[field]
+        if isinstance(values, str) or not isinstance(values, Sequence):
+            return f"its {field} are of type {type(values).__name__}; give a list, one entry a step"
+        # Compared within the first K steps: what was read last, before any action, may already be there.
+        given, taken = min(step, len(values)), min(step, len(self.actions))
+        if given != taken:
+            return f"it has {given} {field} for {taken} actions; give Prefix objects with one entry a step"
+        return None if holds(values[:step]) else f"one of its {field} is not {what}; give {what} for each step"
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,10 +4,13 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from calibrate.convention import Convention
 from calibrate.gate import Evidence, Gate
 from calibrate.intervals import Interval
+from calibrate.outcomes import REWARD_TOLERANCE
 from calibrate.printing import interval, percent, table
 from calibrate.replay import Replayed
+from calibrate.rules import Learned
 from calibrate.sample import Sample
 from calibrate.signals import BY_NAME
 from calibrate.tally import Tally
@@ -67,16 +70,18 @@ def describe(gate: Gate) -> list[str]:
     """A gate for a human: what it does, what it was fitted on, and what stands behind it."""
     size = "any size (not known)" if gate.group_size is None else f"{gate.group_size} trajectories"
     policy = ", ".join(f"{name} {value}" for name, value in _policy(gate) if value is not None) or "not known"
-    steps = ", ".join(map(str, gate.steps))
+    steps = ", ".join(map(str, gate.steps)) + (" step" if gate.steps == (1,) else " steps")
     lines = [
         f"rule: cut a group when {gate.rule}",
-        f"ask it when every trajectory of the group has taken {steps} steps or has ended; it cuts only what still runs",
+        f"ask it when every trajectory of the group has taken {steps} or has ended; it cuts only what still runs",
         *(f"  {name}: {BY_NAME[name].meaning}" for name in gate.rule.signals),
-        f"fitted on: groups of {size}, horizon {gate.horizon}; policy: {policy}; convention {gate.convention.value}",
+        *(_weights(gate.rule) if isinstance(gate.rule, Learned) else []),
+        f"fitted on: groups of {size}, horizon {gate.horizon}; policy: {policy}; convention {gate.convention.value}"
+        + _sampling(gate),
         f"target precision {gate.target_precision:g}",
-        *_evidence("in sample (flattering)", gate.evidence),
+        *_evidence("in sample (flattering)", gate.evidence, gate.convention),
+        *_evidence("out of sample (of the procedure, in folds by task)", gate.out_of_sample, gate.convention),
     ]
-    lines += _evidence("out of sample (of the procedure, in folds by task)", gate.out_of_sample)
     if gate.certificate is None:
         lines.append("not certified: nothing guarantees its precision on other groups")
     else:
@@ -114,19 +119,45 @@ def _policy(gate: Gate) -> tuple[tuple[str, str | None], ...]:
     return ("model", gate.model), ("adapter", gate.adapter), ("prompt", gate.prompt)
 
 
-def _evidence(title: str, evidence: Evidence | None) -> list[str]:
+def _weights(rule: Learned) -> list[str]:
+    """The number that a learned rule holds against its threshold, and what it is made of."""
+    return [
+        "the number is the estimated chance that the group is informative, 1 / (1 + exp(-x)), where x is "
+        f"{rule.intercept:.4g} plus the sum of weight * (signal - mean) / scale:",
+        *(f"  {t.signal}: mean {t.mean:.4g}, scale {t.scale:.4g}, weight {t.weight:+.4g}" for t in rule.terms),
+    ]
+
+
+def _sampling(gate: Gate) -> str:
+    """How its rollouts were sampled and their rewards compared, as far as there is something to say."""
+    parts = [
+        ("temperature", gate.temperature),
+        ("top-p", gate.top_p),
+        ("reward tolerance", None if gate.reward_tolerance == REWARD_TOLERANCE else gate.reward_tolerance),
+    ]
+    return "".join(f"; {name} {value:g}" for name, value in parts if value is not None)
+
+
+def _evidence(title: str, evidence: Evidence | None, convention: Convention) -> list[str]:
     if evidence is None:
         return []
-    unknown = float("nan")
-    precision = Interval(
-        unknown if evidence.precision is None else evidence.precision, evidence.precision_low, evidence.precision_high
-    )
-    net = Interval(
-        unknown if evidence.net_saving is None else evidence.net_saving,
-        unknown if evidence.net_saving_low is None else evidence.net_saving_low,
-        unknown if evidence.net_saving_high is None else evidence.net_saving_high,
-    )
-    return [
-        f"{title}: of {evidence.groups} groups of {evidence.tasks} tasks {evidence.taken} cut, "
-        f"{evidence.true_positives} zero-variance; precision {interval(precision, 3)}; net saving {percent(net)}"
+    precision = _interval(evidence.precision, evidence.precision_low, evidence.precision_high)
+    net = _interval(evidence.net_saving, evidence.net_saving_low, evidence.net_saving_high)
+    taken = f"{evidence.taken} cut"
+    if convention is Convention.PAPER:
+        taken = f"{evidence.taken} flagged ({evidence.cut} of them cut, the others were over)"
+    lines = [
+        f"{title}: of {evidence.groups} groups of {evidence.tasks} tasks {taken}, {evidence.true_positives} "
+        f"zero-variance; precision {interval(precision, 3)}; net saving "
+        f"{'n/a' if evidence.net_saving is None else percent(net)}"
     ]
+    if evidence.net_saving is None or evidence.net_saving <= 0:
+        lines.append(
+            f"warning: {title.split(' (')[0]} the net saving is not above 0: the gate costs what it saves or more"
+        )
+    return lines
+
+
+def _interval(value: float | None, low: float | None, high: float | None) -> Interval:
+    """As gate.json holds it, with NaN for what is not known."""
+    return Interval(*(float("nan") if number is None else number for number in (value, low, high)))

@@ -12,7 +12,10 @@ from calibrate.signals import BY_NAME, TERMINATION_FRACTION
 if TYPE_CHECKING:
     from calibrate.sample import Sample
 
-Step = Annotated[int, Field(ge=1)]
+MOST_STEPS = 2**31 - 1  # what the tables' columns hold
+_BEYOND = 1e-6  # how far a threshold may lie outside its signal's range: one that takes all lies just above the largest
+
+Step = Annotated[int, Field(ge=1, le=MOST_STEPS)]
 Values = Mapping[str, Any]  # the value of each signal that is read: numbers of one group, or arrays of many
 
 
@@ -66,6 +69,11 @@ class Threshold(_OneSignal):
     kind: Literal["threshold"] = "threshold"
     step: Step
     threshold: float
+
+    @model_validator(mode="after")
+    def _within(self) -> "Threshold":
+        _check_range(self.signal, self.threshold)
+        return self
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -136,6 +144,12 @@ class Sequential(_OneSignal):
             raise ValueError("the steps of the stages must ascend")
         return self
 
+    @model_validator(mode="after")
+    def _within(self) -> "Sequential":
+        for stage in self.stages:
+            _check_range(self.signal, stage.threshold)
+        return self
+
     @property
     def steps(self) -> tuple[int, ...]:
         """The steps at which it is asked."""
@@ -180,6 +194,12 @@ class Learned(_Rule):
     intercept: float
     terms: tuple[Term, ...]
 
+    @model_validator(mode="after")
+    def _each_once(self) -> "Learned":
+        if len(set(self.signals)) < len(self.terms):
+            raise ValueError("a signal has two terms")
+        return self
+
     @property
     def steps(self) -> tuple[int, ...]:
         """The step at which it is asked."""
@@ -214,6 +234,12 @@ def known(signal: str) -> str:
     if signal not in BY_NAME:
         raise ValueError(f"unknown signal {signal!r}")
     return signal
+
+
+def _check_range(signal: str, threshold: float) -> None:
+    """ValueError where a threshold lies outside the signal's range, and so would flag all groups or none."""
+    if not BY_NAME[signal].lowest - _BEYOND <= threshold <= BY_NAME[signal].highest + _BEYOND:
+        raise ValueError(f"the threshold {threshold:g} is outside the range of {signal}, {BY_NAME[signal].range}")
 
 
 def condition(signal: str, threshold: float) -> str:

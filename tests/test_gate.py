@@ -1,20 +1,29 @@
 import json
 import math
 import random
+import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from gates import D, make_gate
+from samples import make_sample
 from synthetic import make_group
 
+from calibrate.convention import Convention
 from calibrate.edit_distance import prefix_edit_distance_at
-from calibrate.gate import load, save
+from calibrate.fit import apply
+from calibrate.gate import Gate, load, load_for, save
+from calibrate.gate import make_gate as gate_of
 from calibrate.prefixes import Prefix
-from calibrate.rules import Either, Learned, Sequential, Stage, Term
+from calibrate.rules import Either, Learned, Sequential, Stage, Term, Threshold
 from calibrate.signals import REGISTRY, Signal
 from collect.errors import InputError
+from collect.store import RunInfo
 
+TERM = {"signal": D, "mean": 0.1, "scale": 0.5, "weight": 2.0}
 STAGES = [{"step": 2, "threshold": 0.1}, {"step": 3, "threshold": 0.3}]
 ALIKE = [["look", "go", "take"], ["look", "go", "take"], ["look", "go"]]  # distances 0, 1, 1 over 3 pairs of 3 steps
 
@@ -50,6 +59,78 @@ def test_a_live_decision_scores_as_calibration_does() -> None:
     assert gate.decide(prefixes, eligible=True).score == prefix_edit_distance_at(prefixes, 10)
 
 
+@pytest.mark.parametrize(
+    ("prefixes", "told"),
+    [
+        (["look around"] * 3, r"prefixes\[0\] is of type str; give the list of the actions"),
+        ("abc", "prefixes are of type str; give a list"),
+        ("look around", "prefixes are of type str; give a list"),
+        (None, "prefixes are of type NoneType; give a list"),
+        ([["look"] * 3, None, ["look"] * 3], r"prefixes\[1\] is of type NoneType"),
+        ([["look"] * 3, ["look", None, "go"], ["look"] * 3], r"prefixes\[1\] .*one of its actions is not text"),
+        ([Prefix("look around")] * 3, r"prefixes\[0\] .*its actions are of type str; give a list"),
+        ([["look"], ["look", "go"], []], "says that a trajectory still runs, and none has taken 3 steps"),
+    ],
+)
+def test_what_is_no_group_of_prefixes_is_refused_in_one_line(prefixes: Any, told: str) -> None:
+    with pytest.raises(InputError, match=told) as raised:
+        make_gate().decide(prefixes, eligible=True)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_group_that_is_over_may_have_ended_before_the_step() -> None:
+    assert make_gate().decide([["look"], ["look"], []], eligible=False).step == 3
+
+
+@pytest.mark.parametrize("eligible", [[False, False], [], "no", None, 1])
+def test_eligible_is_one_bool(eligible: Any) -> None:
+    with pytest.raises(InputError, match="give one bool: whether at least one trajectory still runs"):
+        make_gate().decide(ALIKE, eligible=eligible)
+
+
+def test_what_is_enforced_is_a_bool_also_where_numpy_said_eligible() -> None:
+    for eligible in (True, False):
+        assert make_gate().decide(ALIKE, eligible=np.bool_(eligible)).enforced is eligible  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("step", [3.0, "3", True, 2])
+def test_a_step_that_the_gate_does_not_have_is_refused(step: Any) -> None:
+    with pytest.raises(InputError, match=f"decides at K = 3, not {step}; give"):
+        make_gate().decide(ALIKE, eligible=True, step=step)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_fewer_than_two_trajectories_are_no_group(count: int) -> None:
+    with pytest.raises(InputError, match=f"at least 2 trajectories, not {count}"):
+        make_gate(group_size=None).decide(ALIKE[:count], eligible=True)
+
+
+@pytest.mark.parametrize(
+    ("signal", "fields", "told"),
+    [
+        ("mean_logprob", {"logprobs": [-0.1, math.nan, -0.1], "tokens": [1, 1, 1]}, "logprobs is not a finite number"),
+        ("mean_logprob", {"logprobs": [-0.1, None, -0.1], "tokens": [1, 1, 1]}, "logprobs is not a finite number"),
+        ("mean_logprob", {"logprobs": [-0.1] * 3, "tokens": [1, -1, 1]}, "tokens is not a whole number of 0 or more"),
+        ("mean_logprob", {"logprobs": [-0.1] * 3}, "it has 0 tokens for 3 actions"),
+        ("repetition", {"observations": "abc"}, "its observations are of type str"),
+        ("commands_reached", {"commands": ["look", "go", "take"]}, "commands is not a set of commands"),
+        ("refused_share", {"refused": [False, "no", False]}, "refused is not True or False"),
+    ],
+)
+def test_what_is_read_of_a_prefix_must_be_of_its_kind(signal: str, fields: dict[str, Any], told: str) -> None:
+    gate = make_gate(signal=signal, threshold=-0.5 if signal == "mean_logprob" else 0.5)
+    with pytest.raises(InputError, match=told):
+        gate.decide([Prefix(["look", "go", "take"], **fields)] * 3, eligible=True)
+
+
+def test_an_observation_after_the_last_action_is_refused_where_it_would_count() -> None:
+    gate = make_gate(signal="repetition", threshold=0.5)
+    running, over = Prefix(["a", "b", "c"], ["v", "x", "y", "z"]), Prefix(["a"], ["x", "y"])
+    with pytest.raises(InputError, match="2 observations for 1 actions"):
+        gate.decide([running, running, over], eligible=True)
+    assert gate.decide([running] * 3, eligible=True).score == 0.0
+
+
 def test_a_group_of_another_size_is_refused_unless_the_gate_knows_no_size() -> None:
     with pytest.raises(InputError, match="groups of 3 and got 2"):
         make_gate().decide(ALIKE[:2], eligible=True)
@@ -73,6 +154,52 @@ def test_a_gate_reads_back_as_it_was_written(tmp_path: Path) -> None:
         ({"rule": {"kind": "oracle"}}, "oracle"),
         ({"rule": {"kind": "sequential", "signal": D, "stages": STAGES[::-1]}}, "ascend"),
         ({"certified": True}, "certified"),
+        (
+            {"rule": {"kind": "threshold", "signal": D, "step": 30, "threshold": 0.1}},
+            "step 30 is not under the horizon",
+        ),
+        (
+            {"rule": {"kind": "either", "signal": D, "step": 30, "threshold": 0.1, "ended": 0.5}},
+            "not under the horizon",
+        ),
+        ({"rule": {"kind": "sequential", "signal": D, "stages": [STAGES[0], STAGES[1] | {"step": 40}]}}, "step 40"),
+        (
+            {"rule": {"kind": "learned", "step": 30, "threshold": 0.5, "intercept": 0.0, "terms": []}},
+            "not under the hor",
+        ),
+        (
+            {"rule": {"kind": "threshold", "signal": D, "step": 2**63, "threshold": 0.1}},
+            "less than or equal to 2147483647",
+        ),
+        ({"horizon": 2**63}, "horizon"),
+        (
+            {"rule": {"kind": "threshold", "signal": D, "step": 3, "threshold": 1.00001}},
+            "outside the range of prefix_edit",
+        ),
+        (
+            {"rule": {"kind": "threshold", "signal": "mean_logprob", "step": 3, "threshold": 0.1}},
+            "mean_logprob, at most 0",
+        ),
+        (
+            {"rule": {"kind": "sequential", "signal": D, "stages": [{"step": 2, "threshold": -0.1}]}},
+            "outside the range",
+        ),
+        (
+            {"rule": {"kind": "learned", "step": 3, "threshold": 0.5, "intercept": 0.0, "terms": [TERM, TERM]}},
+            "two terms",
+        ),
+        ({"rule": {"kind": "threshold", "signal": D, "step": "3", "threshold": 0.1}}, "step"),
+        ({"rule": {"kind": "threshold", "signal": D, "step": 3, "threshold": True}}, "rule.threshold.threshold"),
+        ({"group_size": "10"}, "group_size"),
+        ({"target_precision": True}, "target_precision"),
+        ({"certified": 0}, "certified"),
+        ({"format_version": None}, "no format_version"),
+        ({"format_version": True}, "no format_version"),
+        ({"format_version": 2.5}, "newer version"),
+        (
+            {"sur\nprise": 1},
+            "sur.prise: .*; upgrade if a newer version of selective-rollout wrote it, else fit it again",
+        ),
         ({"surprise": 1}, "surprise"),
         ({"format_version": 3}, "newer version"),
     ],
@@ -88,7 +215,96 @@ def test_a_gate_that_was_tampered_with_is_refused_in_one_line(
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b'{"format_version": 1}', b"NaN"])
+def written(path: Path, changes: dict[str, Any], part: str = "") -> Path:
+    """The file of a gate, changed: in its fields, or in those of a part of it."""
+    content = json.loads(make_gate().model_dump_json())
+    changed = content[part] | changes if part else changes
+    path.write_text(json.dumps(content | ({part: changed} if part else changed)))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"false_positives": 5}, "true_positives and false_positives do not add up to taken"),
+        ({"groups": 16, "tasks": 16, "zero_variance": 16, "population": 16}, "taken is over groups"),
+        ({"zero_variance": 12}, "true_positives is over zero_variance"),
+        ({"tasks": 101}, "tasks is over groups"),
+        ({"precision": 0.7647}, "precision is not true_positives / taken"),
+        ({"precision": None}, "precision is not true_positives / taken"),
+        (
+            {"taken": 0, "cut": 0, "true_positives": 0, "false_positives": 0},
+            "precision is a number, and nothing is taken",
+        ),
+        ({"precision_low": 0.8}, "precision lies outside"),
+        ({"saving_high": 0.1}, "saving lies outside"),
+        ({"net_saving_low": 0.06}, "net_saving lies outside"),
+    ],
+)
+def test_evidence_that_contradicts_itself_is_refused(tmp_path: Path, change: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        load(written(tmp_path / "gate.json", change, "evidence"))
+
+
+CERTIFICATE = {
+    **{"confidence": 0.95, "precision": 0.75, "tasks": 60, "cuts": 30, "true_positives": 29},
+    **{"p_value": 0.0004, "level": 0.0005, "tests": 100},
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "others", "told"),
+    [
+        ({"precision": 0.7}, {}, "another precision than target_precision"),
+        ({"true_positives": 31}, {}, "true_positives is over cuts"),
+        ({"cuts": 61}, {}, "cuts is over tasks"),
+        ({"p_value": 0.0006}, {}, "p_value is over level"),
+        ({}, {"convention": "paper"}, "paper's convention"),
+    ],
+)
+def test_a_certificate_that_cannot_be_is_refused(
+    tmp_path: Path, change: dict[str, Any], others: dict[str, Any], told: str
+) -> None:
+    fields = {"certified": True, "certificate": CERTIFICATE}
+    assert load(written(tmp_path / "right.json", fields)).certified
+    fields["certificate"] = CERTIFICATE | change
+    with pytest.raises(InputError, match=told):
+        load(written(tmp_path / "wrong.json", fields | others))
+
+
+def test_a_threshold_just_beyond_the_range_is_one_that_takes_all(tmp_path: Path) -> None:
+    for gate in (make_gate(threshold=1 + 1e-12), make_gate(signal="repetition", threshold=-1e-12)):
+        save(gate, tmp_path / "gate.json")
+        assert load(tmp_path / "gate.json") == gate
+
+
+@pytest.mark.parametrize("threshold", [-1e9, 1e9])
+def test_the_threshold_of_the_or_rule_may_be_beyond_all_where_only_terminations_flag(
+    tmp_path: Path, threshold: float
+) -> None:
+    gate = make_gate(rule=Either(signal=D, step=3, threshold=threshold, ended=0.5))
+    save(gate, tmp_path / "gate.json")
+    assert load(tmp_path / "gate.json") == gate
+
+
+def test_a_learned_gate_without_terms_still_reads(tmp_path: Path) -> None:
+    gate = make_gate(rule=Learned(step=3, threshold=0.5, intercept=0.3, terms=()))
+    save(gate, tmp_path / "gate.json")
+    assert load(tmp_path / "gate.json").decide(ALIKE, eligible=True).score == pytest.approx(1 / (1 + math.exp(-0.3)))
+
+
+def test_a_net_saving_of_minus_infinity_is_null(tmp_path: Path) -> None:
+    gate = load(written(tmp_path / "gate.json", {"net_saving": None}, "evidence"))
+    assert gate.evidence.net_saving is None
+
+
+def test_a_byte_order_mark_is_read_over(tmp_path: Path) -> None:
+    path = tmp_path / "gate.json"
+    path.write_bytes(b"\xef\xbb\xbf" + make_gate().model_dump_json().encode())
+    assert load(path) == make_gate()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b'{"format_version": 1}', b"NaN", b"[" * 200_000])
 def test_a_file_that_is_no_gate_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "gate.json"
     path.write_bytes(content)
@@ -98,8 +314,10 @@ def test_a_file_that_is_no_gate_is_refused_in_one_line(tmp_path: Path, content: 
 
 
 def test_a_missing_gate_and_an_unwritable_place_are_the_users_errors(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match=r"none\.json: no such file; give a gate\.json that sr calibrate wrote$"):
         load(tmp_path / "none.json")
+    with pytest.raises(InputError, match="cannot be read"):
+        load(tmp_path)
     with pytest.raises(InputError, match=r"cannot be written \(.*\); make room or take another folder$"):
         save(make_gate(), tmp_path / "no" / "gate.json")
 
@@ -108,13 +326,65 @@ def test_a_gate_of_the_first_format_still_reads(tmp_path: Path) -> None:
     old = json.loads(make_gate().model_dump_json())
     old |= old.pop("rule") | {"format_version": 1, "certified": False}
     old["evidence"] |= {"eligible": 94, "eligible_exactly": True}
-    for name in ("certificate", "out_of_sample"):
+    for name in ("certificate", "out_of_sample", "temperature", "top_p", "reward_tolerance"):
         del old[name]
     for name in ("tasks", "population"):
         del old["evidence"][name]
     path = tmp_path / "gate.json"
     path.write_text(json.dumps(old))
     assert load(path) == make_gate()
+
+
+def test_a_gate_from_before_its_sampling_was_recorded_still_reads(tmp_path: Path) -> None:
+    old = json.loads(make_gate().model_dump_json())
+    for name in ("temperature", "top_p", "reward_tolerance"):
+        del old[name]
+    path = tmp_path / "gate.json"
+    path.write_text(json.dumps(old))
+    gate = load(path)
+    assert (gate.temperature, gate.top_p, gate.reward_tolerance) == (None, None, 1e-8)
+
+
+# Made from a sample
+
+
+def fitted(scores: list[float], configuration: dict[str, Any] | None = None, **more: Any) -> Gate:
+    """What a gate at 0.5 is on three groups, the last of them informative."""
+    sample = make_sample([[score] for score in scores], ["all_fail", "all_fail", "mixed"])
+    rule = Threshold(signal=D, step=1, threshold=0.5)
+    run = RunInfo(
+        schema_version=1,
+        command="collect",
+        created=datetime(2026, 1, 2, tzinfo=UTC),
+        configuration=configuration or {},
+        facts={},
+    )
+    return gate_of(
+        rule,
+        sample,
+        None if configuration is None else run,
+        convention=Convention.ELIGIBLE,
+        target_precision=0.6,
+        evidence=apply(sample, rule, Convention.ELIGIBLE),
+        out_of_sample=None,
+        certificate=None,
+        **more,
+    )
+
+
+def test_a_gate_records_how_its_rollouts_were_sampled_and_their_rewards_compared() -> None:
+    gate = fitted([0.1, 0.1, 0.9], {"model": "tiny", "temperature": 1, "top_p": 0.95}, reward_tolerance=0.01)
+    assert (gate.temperature, gate.top_p, gate.reward_tolerance) == (1.0, 0.95, 0.01)
+    gate = fitted([0.1, 0.1, 0.9], {"format": "verl", "temperature": "hot"})
+    assert (gate.temperature, gate.top_p, gate.reward_tolerance) == (None, None, 1e-8)
+    assert fitted([0.1, 0.1, 0.9], reward_tolerance=None).reward_tolerance is None
+
+
+def test_the_net_saving_of_a_gate_that_leaves_no_informative_group_is_null(tmp_path: Path) -> None:
+    gate = fitted([0.1, 0.1, 0.1])
+    assert gate.evidence.net_saving is None
+    save(gate, tmp_path / "gate.json")
+    assert load(tmp_path / "gate.json") == gate
 
 
 # Gates beyond one threshold, live
@@ -159,14 +429,48 @@ def test_a_learned_gate_weighs_its_signals_by_the_coefficients_in_its_file(tmp_p
 
 def test_what_a_gate_reads_must_be_there() -> None:
     gate = make_gate(signal="repetition")
-    with pytest.raises(InputError, match="reads repetition, and a prefix lacks its observations"):
+    with pytest.raises(InputError, match=r"reads observations, and prefixes\[0\] .* 0 observations for 3 actions"):
         gate.decide(ALIKE, eligible=True)
 
 
 @pytest.mark.parametrize("signal", REGISTRY, ids=lambda signal: signal.name)
 def test_every_signal_decides_on_the_steps_of_the_rollout_loop(signal: Signal) -> None:
     group = make_group(random.Random(1), 3, 6)
-    gate = make_gate(signal=signal.name, threshold=0.0 if signal.alike == "low" else -1e9)
+    under_all = -1e9 if math.isinf(signal.lowest) else -1e-9
+    gate = make_gate(signal=signal.name, threshold=0.0 if signal.alike == "low" else under_all)
     decision = gate.decide([t.steps[:3] for t in group.trajectories], eligible=True)
     assert decision.score == signal.at_step([Prefix.of(t.steps) for t in group.trajectories], 3)
     assert decision.flagged is (signal.alike == "high")
+
+
+# For other rollouts
+
+
+def test_a_gate_for_rollouts_sampled_otherwise_is_doubted(tmp_path: Path) -> None:
+    path = tmp_path / "gate.json"
+    save(make_gate(temperature=0.7, top_p=1.0), path)
+    same = {"group_size": 3, "horizon": 30, "model": "SmolLM2-135M-Instruct", "adapter": None, "prompt": "act"}
+    assert load_for(path, same)[1] == ()
+    assert load_for(path, same | {"temperature": 0.7, "top_p": 1})[1] == ()
+    _, doubts = load_for(path, same | {"temperature": 1, "top_p": 0.95})
+    assert [doubt.removeprefix(f"{path}: ") for doubt in doubts] == [
+        "fitted on rollouts with temperature 0.7, not 1: what it promises may not hold",
+        "fitted on rollouts with top_p 1, not 0.95: what it promises may not hold",
+    ]
+    save(make_gate(), path)
+    assert load_for(path, same | {"temperature": 1, "top_p": 0.95})[1] == ()
+
+
+# In a trainer
+
+
+def test_the_example_in_the_documentation_runs_as_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "calibration.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", page.partition("## In a trainer")[2], re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    save(make_gate(), Path("gate.json"))
+    exec(example, {})
+    # The distances of its three pairs at K = 3 are 0, 1 and 1.
+    assert capsys.readouterr().out == "cut at K = 3: the group scores 0.222\n"

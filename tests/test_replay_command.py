@@ -2,11 +2,16 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from gates import EVIDENCE, D, make_gate
 from test_calibrate_command import MANY, RELEASED, released, write_run
 
 import sr
+from calibrate.convention import Convention
+from calibrate.gate import Gate, save
+from calibrate.rules import Learned, Sequential, Stage, Term
 
 Result = tuple[int, str, str]
 Run = Callable[..., Result]
@@ -40,6 +45,14 @@ def policies(out: str) -> dict[str, list[str]]:
     """The rows of the table of policies, by name."""
     rows = [[field.strip() for field in line.split("  ") if field.strip()] for line in out.splitlines()]
     return {row[0]: row[1:] for row in rows if len(row) == 14 and row[0] != "policy"}
+
+
+def shown(run: Run, gate: Gate) -> str:
+    """What `sr gate show` prints of a gate."""
+    save(gate, Path("gate.json"))
+    code, out, err = run("gate", "show", "gate.json")
+    assert (code, err) == (0, "")
+    return out
 
 
 def test_a_run_is_replayed_with_its_own_gate_and_that_is_said_to_flatter(run: Run, calibrated: Path) -> None:
@@ -103,6 +116,49 @@ def test_a_gate_is_shown_in_words(run: Run, calibrated: Path) -> None:
     assert "not certified" in out
 
 
+def test_a_gate_shows_how_its_rollouts_were_sampled_where_that_is_known(run: Run, tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"temperature": 0.7, "top_p": 1.0, "reward_tolerance": 0.01}
+    assert "convention eligible; temperature 0.7; top-p 1; reward tolerance 0.01\n" in shown(run, make_gate(**fields))
+    for unknown in (make_gate(), make_gate(reward_tolerance=None)):
+        assert "convention eligible\n" in shown(run, unknown)
+
+
+def test_a_gate_of_the_papers_convention_tells_flagged_groups_from_cut_ones(run: Run) -> None:
+    evidence = EVIDENCE.model_copy(update={"cut": 12})
+    out = shown(run, make_gate(convention=Convention.PAPER, evidence=evidence))
+    assert "of 100 groups of 100 tasks 17 flagged (12 of them cut, the others were over), 13 zero-variance" in out
+
+
+def test_a_gate_counts_its_one_step_right(run: Run) -> None:
+    assert "has taken 1 step or has ended" in shown(run, make_gate(step=1))
+    assert "has taken 2, 3 steps or has ended" in shown(
+        run, make_gate(rule=Sequential(signal=D, stages=(Stage(step=2, threshold=0.0), Stage(step=3, threshold=0.3))))
+    )
+
+
+def test_a_learned_gate_shows_its_weights_and_what_its_number_is(run: Run) -> None:
+    terms = (
+        Term(signal=D, mean=0.1, scale=0.5, weight=2.0),
+        Term(signal="repetition", mean=0.0, scale=0.25, weight=-1.0),
+    )
+    out = shown(run, make_gate(rule=Learned(step=2, threshold=0.6353, intercept=0.3, terms=terms)))
+    assert "the number is the estimated chance that the group is informative" in out
+    assert "where x is 0.3 plus the sum of weight * (signal - mean) / scale:\n" in out
+    assert f"  {D}: mean 0.1, scale 0.5, weight +2\n  repetition: mean 0, scale 0.25, weight -1\n" in out
+
+
+def test_a_gate_that_does_not_save_is_warned_of(run: Run) -> None:
+    assert "warning" not in shown(run, make_gate())
+    lost = EVIDENCE.model_copy(update={"net_saving": -0.01})
+    out = shown(run, make_gate(out_of_sample=lost))
+    assert "warning: out of sample the net saving is not above 0" in out
+    assert "warning: in sample" not in out
+    none_left = EVIDENCE.model_copy(update={"net_saving": None})
+    out = shown(run, make_gate(evidence=none_left))
+    assert "net saving n/a\n" in out
+    assert "warning: in sample the net saving is not above 0" in out
+
+
 def test_a_certified_gate_says_so(run: Run, tmp_path: Path) -> None:
     write_run(tmp_path / "run", MANY * 4)
     assert run("calibrate", "run", "--target-precision", "0.7", "--confidence", "0.9", "--at-step", "3")[0] == 0
@@ -114,10 +170,10 @@ def test_a_certified_gate_says_so(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["replay", "run"], "gate.json: cannot be read as a gate"),
+        (["replay", "run"], "gate.json: no such file"),
         (["replay", "none"], "none: no such folder"),
         (["replay", "--signals", "table.csv"], "--gate: give the gate.json"),
-        (["gate", "show", "none.json"], "none.json: cannot be read as a gate"),
+        (["gate", "show", "none.json"], "none.json: no such file"),
         (["gate", "show"], "Missing argument 'FILE'"),
     ],
 )
@@ -131,7 +187,7 @@ def test_a_mistake_is_one_line(run: Run, tmp_path: Path, arguments: list[str], t
 
 def test_a_gate_that_asks_at_a_step_which_the_run_lacks_is_refused(run: Run, calibrated: Path) -> None:
     gate = json.loads((calibrated / "gate.json").read_text())
-    gate["rule"]["step"] = 9
+    gate["rule"]["step"], gate["horizon"] = 9, 30
     (calibrated / "gate.json").write_text(json.dumps(gate))
     code, _, err = run("replay", calibrated)
     assert code == 2

@@ -4,6 +4,7 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from collect.command import collect, games_app
 from collect.command_import import import_rollouts
 from collect.errors import SelectiveRolloutError
 from collect.options import Commands, debugging
+from collect.printable import printable_line
 from reports.command import query
 from reports.command_report import report
 from train.command import warmstart
@@ -61,6 +63,9 @@ def main() -> None:
     """Run the command line; one line and the error's exit code when the user's input is at fault."""
     # Worker processes are started by name; a user's own collect/ in the working directory must never be found first.
     os.environ["PYTHONSAFEPATH"] = "1"
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a character that the terminal's encoding lacks must end nothing
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = app(prog_name="sr", standalone_mode=False)
     except SelectiveRolloutError as error:
@@ -75,8 +80,7 @@ def main() -> None:
 
 def _refuse(message: str, code: int) -> int:
     # It may quote a file: of what was not made to be printed nothing reaches the terminal.
-    line = "".join(c if c.isprintable() or c == "\t" else "\ufffd" for c in " ".join(message.splitlines()))
-    print(f"error: {line}", file=sys.stderr)
+    print(f"error: {printable_line(message)}", file=sys.stderr)
     return code
 
 

@@ -1,17 +1,16 @@
 """The lines and tables that `sr calibrate` prints."""
 
 import math
-import sys
 from collections.abc import Sequence
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from calibrate.calibration import Judged
 from calibrate.certificate import Attempt
+from calibrate.console import Console
 from calibrate.convention import Convention
 from calibrate.curve_table import ALL, Cell
 from calibrate.curves import Areas
@@ -31,14 +30,11 @@ _SAVED = {
     "steps": "steps saved",
     "budget": "tokens saved n/a (a table of signals does not say); of the step budget saved",
 }
-# Wide enough for every table: in a file or a pipe nothing is folded.
-_WIDTH_OF_A_FILE = 240
 
 
 def console() -> Console:
-    """Standard output; text of models and games is printed as it is, never read as markup."""
-    width = None if sys.stdout.isatty() else _WIDTH_OF_A_FILE
-    return Console(markup=False, highlight=False, emoji=False, soft_wrap=True, width=width)
+    """Standard output, for what is below."""
+    return Console()
 
 
 def head(sample: Sample, convention: Convention) -> list[str]:
@@ -262,9 +258,7 @@ def table(*headers: str) -> Table:
     """An empty table with these headers, right-aligned."""
     made = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, collapse_padding=True)
     for header in headers:
-        made.add_column(
-            header, justify="right", overflow="fold", min_width=max(map(len, header.splitlines()), default=0)
-        )
+        made.add_column(header, justify="right")
     return made
 
 

@@ -87,8 +87,10 @@ def _cleaned(table: Table) -> Table:
 
 
 def _printable(cell: RenderableType) -> Text:
-    text = cell.copy() if isinstance(cell, Text) else Text(str(cell))
-    text.plain = printable_line(text.plain)
+    if not isinstance(cell, Text):
+        return Text(printable_line(str(cell)))
+    text = cell.copy()  # and so its style
+    text.plain = printable_line(cell.plain)
     return text
 
 

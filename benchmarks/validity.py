@@ -3,7 +3,8 @@
 Draws many calibration sets from populations whose precision at every threshold is a formula, and counts: how often a
 certificate is wrong, what the certified gates are worth beside Bonferroni's procedure on the same grid and beside the
 population's best gate; how far the precision out of sample is from that of gates fitted on as many groups; how often
-intervals cover. Every group is of its own task and eligible at every step; a cut at K saves (30 - K) / 30 of it.
+intervals cover. A cut at K saves (30 - K) / 30 of a group. In all but the last population every group is of its own
+task and eligible at every step; in the last, groups of a task are alike, and many are over before the horizon.
 """
 
 import argparse
@@ -29,6 +30,7 @@ SIGNAL = "prefix_edit_distance_mean"
 HORIZON = 30
 STEPS = np.arange(1, HORIZON)
 
+Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
 
@@ -36,18 +38,28 @@ Floats = NDArray[np.float64]
 class Population:
     """Scores of zero-variance groups and of informative ones: how they are drawn, and their distribution functions.
 
-    `draw(rng, informative)` gives (N, S); `under(step, threshold, informative)` the chance of a score under it.
+    `draw(rng, informative, task)` gives (N, S); `under(step, threshold, informative)` the chance of a score under it.
+    Tasks have `groups_a_task` groups each. Where that is more than one, the chance that a group is zero-variance is a
+    task's own, of mean `zero_variance`, and the outcomes of its groups correlate by a third. `over` is the share of the
+    zero-variance groups and of the informative ones that are over at the horizon; they end at an even pace.
     """
 
     name: str
     zero_variance: float
     target: float
-    draw: Callable[[np.random.Generator, NDArray[np.bool_]], Floats]
+    draw: Callable[[np.random.Generator, Bools, NDArray[np.int64]], Floats]
     under: Callable[[Floats, Floats, bool], Floats]
+    groups_a_task: int = 1
+    over: tuple[float, float] = (0.0, 0.0)
 
     def sample(self, rng: np.random.Generator, groups: int) -> Sample:
         """A calibration set."""
-        informative = rng.random(groups) >= self.zero_variance
+        task = np.arange(groups) // self.groups_a_task
+        chance = np.full(groups, self.zero_variance)
+        if self.groups_a_task > 1:
+            chance = rng.beta(2 * self.zero_variance, 2 - 2 * self.zero_variance, groups)[task]
+        informative = rng.random(groups) >= chance
+        lasts = rng.random(groups) / np.maximum(np.where(informative, self.over[1], self.over[0]), 1e-300)
         ids = pl.Series([f"g{g:06}" for g in range(groups)])
         after = np.broadcast_to(HORIZON - STEPS, (groups, len(STEPS)))
         return Sample(
@@ -55,20 +67,20 @@ class Population:
             horizon=HORIZON,
             steps=STEPS,
             group_ids=ids,
-            tasks=ids,
+            tasks=ids.gather(task * self.groups_a_task),
             task_types=None,
             outcomes=np.where(informative, "mixed", "all_fail"),
             reward_variance=np.where(informative, 0.25, 0.0),
-            signals={SIGNAL: self.draw(rng, informative)},
-            eligible=np.ones((groups, len(STEPS)), np.bool_),
+            signals={SIGNAL: self.draw(rng, informative, task)},
+            eligible=lasts[:, None] > STEPS / HORIZON,
             eligible_exactly=True,
             cost=Cost("budget", after, np.full(groups, HORIZON)),
         )
 
     def rates(self, steps: Floats, thresholds: Floats) -> tuple[Floats, Floats, Floats]:
         """True precision, share of groups cut, and net saving of gates."""
-        hit = self.zero_variance * self.under(steps, thresholds, False)
-        lost = self.under(steps, thresholds, True)
+        hit = self.zero_variance * self.under(steps, thresholds, False) * (1 - self.over[0] * steps / HORIZON)
+        lost = self.under(steps, thresholds, True) * (1 - self.over[1] * steps / HORIZON)
         cut = hit + (1 - self.zero_variance) * lost
         saved = cut * (HORIZON - steps) / HORIZON
         return hit / np.maximum(cut, 1e-300), cut, 1 - (1 - saved) / (1 - lost)
@@ -93,24 +105,37 @@ class Population:
         return float(np.max(np.where(precision >= self.target, net, 0.0)))
 
 
-def normal(name: str, target: float, apart: float, shift: float = 0.0) -> Population:
-    """Scores whose logits are normal, those of informative groups higher by `apart`, all by `shift`."""
+def normal(
+    name: str,
+    target: float,
+    apart: float,
+    shift: float = 0.0,
+    groups_a_task: int = 1,
+    over: tuple[float, float] = (0.0, 0.0),
+) -> Population:
+    """Scores whose logits are normal, those of informative groups higher by `apart`, all by `shift`.
 
-    def draw(rng: np.random.Generator, informative: NDArray[np.bool_]) -> Floats:
+    Half of their variance is that of tasks, where tasks have several groups.
+    """
+
+    def draw(rng: np.random.Generator, informative: Bools, task: NDArray[np.int64]) -> Floats:
         noise = rng.normal(size=(len(informative), len(STEPS)))
+        if groups_a_task > 1:
+            of_task = rng.normal(size=(int(task[-1]) + 1, len(STEPS)))
+            noise = np.sqrt(0.5) * (noise + of_task[task])
         return np.asarray(expit(noise + shift + apart * informative[:, None]))
 
     def under(steps: Floats, thresholds: Floats, informative: bool) -> Floats:
         return np.asarray(ndtr(logit(np.clip(thresholds, 1e-12, 1 - 1e-12)) - shift - apart * informative))
 
-    return Population(name, 0.4, target, draw, under)
+    return Population(name, 0.4, target, draw, under, groups_a_task, over)
 
 
 def not_monotone() -> Population:
     """The lowest scores are informative, those a little higher are not: precision rises and then falls."""
     low, high, zero = beta(1, 30), beta(6, 4), beta(4, 16)
 
-    def draw(rng: np.random.Generator, informative: NDArray[np.bool_]) -> Floats:
+    def draw(rng: np.random.Generator, informative: Bools, task: NDArray[np.int64]) -> Floats:
         shape = (len(informative), len(STEPS))
         scores = np.where(rng.random(shape) < 0.1, low.rvs(shape, rng), high.rvs(shape, rng))
         return np.asarray(np.where(informative[:, None], scores, zero.rvs(shape, rng)))
@@ -128,6 +153,7 @@ POPULATIONS = (
     normal("useless", 0.401, 0.0),  # a hair over what any threshold has: where a wrong certificate is likeliest
     not_monotone(),
     normal("shifted", 0.8, 2.0, 2.5),
+    normal("clustered", 0.8, 2.0, groups_a_task=4, over=(0.3, 0.6)),
 )
 
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +16,11 @@ from collect.options import RUNS, Debug, Quiet
 from collect.progress import counted
 
 if TYPE_CHECKING:
+    from calibrate.console import Console
+    from calibrate.fit import Search
+    from calibrate.folds import OutOfSample
+    from calibrate.gate import Certificate
+    from calibrate.rules import Rule
     from calibrate.sample import Sample
 
 NO_GATE = 3  # exit code
@@ -106,23 +112,20 @@ def calibrate(
         raise InputError(f"{run}: signals.parquet cannot be written there; make it writable, or calibrate a copy of it")
     if fitting:
         _check_writable(destination)
+        if (curves := (run or destination.parent) / _CURVES).is_file():
+            raise InputError(f"{curves}: is a file, where a folder for the tables of curves goes; move it away")
     sample = read_sample(
         run, signals, at_step, max_steps, reward_tolerance, () if signal == _AUTO else (signal,), quiet=quiet
     )
     shown = next(iter(sample.signals)) if signal == _AUTO else signal
     if gate is GateKind.EITHER and _TERMINATIONS not in sample.signals:
         raise InputError(f"--gate either: reads {_TERMINATIONS}, which {run or signals} lacks; give another --gate")
-    columns = range(len(sample.steps)) if at_step is None else [sample.column(at_step)]
+    columns = tuple(range(len(sample.steps))) if at_step is None else (sample.column(at_step),)
 
     from calibrate import printing
-    from calibrate.calibration import choice_out_of_sample, choose, fits, judge
     from calibrate.certificate import certify
-    from calibrate.curve_table import cells, write_curves
-    from calibrate.fit import Search, apply, fit
-    from calibrate.gate import make_gate, save
+    from calibrate.fit import Search
     from calibrate.rollouts import write_signals
-    from calibrate.rules import Threshold
-    from collect.store import read_run
 
     if run is not None:
         write_signals(run / "signals.parquet", sample)
@@ -130,69 +133,123 @@ def calibrate(
     for line in [title, *printing.head(sample, convention)]:
         console.print(line)
     if levels:
-        rules = [
-            Threshold(signal=shown, step=int(sample.steps[column]), threshold=level)
-            for column in columns
-            for level in levels
-        ]
-        tallies = [(rule, apply(sample, rule, convention)) for rule in rules]
-        console.print(printing.per_threshold(tallies, convention, sample))
+        _show_thresholds(sample, shown, columns, levels, convention, console)
     if not fitting:
         return
     target = _TARGET_PRECISION if target_precision is None else target_precision
-    reads = tuple(sample.signals) if signal == _AUTO else (signal,)
-    search = Search(target, convention, tuple(columns), reads)
-    with counted("ranking the groups by every signal", "steps K", quiet=quiet, patience=_PATIENCE) as progress:
-        known = cells(sample, convention, columns, progress)
-    write_curves((run or destination.parent) / _CURVES, sample, convention, known)
-    console.print(printing.heat_map(known, shown))
-    with counted("fitting gates, on all groups and in folds", "fits", quiet=quiet, patience=_PATIENCE) as progress:
-        ticks = count()
-
-        def tick() -> None:
-            progress(next(ticks), fits(gate))
-
-        judged = judge(sample, search, gate, tick=tick)
-        choice = choice_out_of_sample(sample, search, tick) if gate is GateKind.AUTO else None
-    chosen = choose(judged)
-    outside = choice or (chosen.out_of_sample if chosen else None)
-    rule = None if chosen is None else chosen.rule
-    table = fit(sample, search, rule.signals[0] if rule is not None and signal == _AUTO else shown)
-    console.print(printing.per_step(table, rule if confidence is None else None, sample))
-    for line in printing.legend(table):
-        console.print(line)
-    # With --confidence another rule is written, or none.
-    console.print(printing.gates(judged, chosen if confidence is None else None, choice, sample))
-    for line in [*printing.legend_of_gates(judged), ""]:
-        console.print(line)
-    if chosen is None or chosen.rule is None or chosen.in_sample is None:
-        where = f"on no signal; on {shown}: " if signal == _AUTO else ""
-        console.print(f"no gate: {where}{table.shortfall or 'none of the kind asked for reaches the target'}")
-    else:
-        for line in printing.verdict(chosen, outside, sample, written=confidence is None):
-            console.print(line)
+    search = Search(target, convention, columns, tuple(sample.signals) if signal == _AUTO else (signal,))
+    _show_curves(sample, search, shown, curves, console, quiet=quiet)
+    # With --confidence another rule is written than the one found here, or none.
+    rule, outside = _fit(sample, search, gate, shown, console, written=confidence is None, quiet=quiet)
     certificate = None
     if confidence is not None:
         attempt = certify(sample, search, gate, confidence)
         for line in printing.certificate(attempt, search, confidence, sample):
             console.print(line)
-        rule, certificate = attempt.rule, attempt.certificate
+        # The folds judged another procedure than the one that certified.
+        rule, certificate, outside = attempt.rule, attempt.certificate, None
     if rule is None:
         raise typer.Exit(NO_GATE)
+    _write(destination, rule, sample, search, outside, certificate, run)
+    console.print(f"wrote {destination}")
+
+
+def _show_thresholds(
+    sample: "Sample",
+    signal: str,
+    columns: Sequence[int],
+    levels: Sequence[float],
+    convention: Convention,
+    console: "Console",
+) -> None:
+    from calibrate import printing
+    from calibrate.fit import apply
+    from calibrate.rules import Threshold
+
+    rules = [
+        Threshold(signal=signal, step=int(sample.steps[column]), threshold=level)
+        for column in columns
+        for level in levels
+    ]
+    tallies = [(rule, apply(sample, rule, convention)) for rule in rules]
+    console.print(printing.per_threshold(tallies, convention, sample))
+
+
+def _show_curves(
+    sample: "Sample", search: "Search", shown: str, folder: Path, console: "Console", *, quiet: bool
+) -> None:
+    """Rank the groups by every signal at every step, write the curves, and print how well each ranks."""
+    from calibrate import printing
+    from calibrate.curve_table import cells, write_curves
+
+    with counted("ranking the groups by every signal", "steps K", quiet=quiet, patience=_PATIENCE) as progress:
+        known = cells(sample, search.convention, search.columns, progress)
+    write_curves(folder, sample, search.convention, known)
+    console.print(printing.heat_map(known, shown))
+
+
+def _fit(
+    sample: "Sample", search: "Search", kind: GateKind, shown: str, console: "Console", *, written: bool, quiet: bool
+) -> tuple["Rule | None", "OutOfSample | None"]:
+    """Fit gates and print them; the one chosen, if any, and what its choice is worth out of sample."""
+    from calibrate import printing
+    from calibrate.calibration import choice_out_of_sample, choose, fits, judge
+    from calibrate.fit import fit
+
+    with counted("fitting gates, on all groups and in folds", "fits", quiet=quiet, patience=_PATIENCE) as progress:
+        ticks = count()
+
+        def tick() -> None:
+            progress(next(ticks), fits(kind))
+
+        judged = judge(sample, search, kind, tick=tick)
+        choice = choice_out_of_sample(sample, search, tick) if kind is GateKind.AUTO else None
+    chosen = choose(judged)
+    outside = choice or (chosen.out_of_sample if chosen else None)
+    rule = None if chosen is None else chosen.rule
+    several = len(search.signals) > 1
+    table = fit(sample, search, rule.signals[0] if rule is not None and several else shown)
+    console.print(printing.per_step(table, rule if written else None, sample))
+    for line in printing.legend(table):
+        console.print(line)
+    console.print(printing.gates(judged, chosen if written else None, choice, sample))
+    for line in [*printing.legend_of_gates(judged), ""]:
+        console.print(line)
+    if chosen is None or rule is None or chosen.in_sample is None:
+        where = f"on no signal; on {shown}: " if several else ""
+        console.print(f"no gate: {where}{table.shortfall or 'none of the kind asked for reaches the target'}")
+        return None, None
+    for line in printing.verdict(chosen, outside, sample, written=written):
+        console.print(line)
+    return rule, outside
+
+
+def _write(
+    path: Path,
+    rule: "Rule",
+    sample: "Sample",
+    search: "Search",
+    outside: "OutOfSample | None",
+    certificate: "Certificate | None",
+    run: Path | None,
+) -> None:
+    """Write the gate with what was measured of it."""
+    from calibrate.fit import apply
+    from calibrate.gate import make_gate, save
+    from collect.store import read_run
+
     made = make_gate(
         rule,
         sample,
         read_run(run) if run else None,
-        convention=convention,
-        target_precision=target,
-        evidence=apply(sample, rule, convention),
-        # The folds judged another procedure than the one that certified.
-        out_of_sample=outside.tally if outside and not certificate else None,
+        convention=search.convention,
+        target_precision=search.target_precision,
+        evidence=apply(sample, rule, search.convention),
+        out_of_sample=outside.tally if outside else None,
         certificate=certificate,
         reward_tolerance=sample.reward_tolerance,
     )
-    save(made, destination)
-    console.print(f"wrote {destination}")
+    save(made, path)
 
 
 def source(run: Path | None, signals: Path | None) -> tuple[str, Path | None]:

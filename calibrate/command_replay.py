@@ -148,7 +148,7 @@ def show(
 def _gate_name(path: Path, paths: list[Path]) -> str:
     if len(paths) == 1:
         return "gate"
-    if len(set(paths)) < len(paths):
+    if len({path.resolve() for path in paths}) < len(paths):
         raise InputError("--gate: given twice; give each gate once")
     return f"gate {path}"
 
@@ -181,12 +181,5 @@ def _mismatches(gate: "Gate", sample: "Sample", run: Path | None) -> list[str]:
     """In what these rollouts are of another kind than those that the gate was fitted on."""
     from collect.store import read_run
 
-    found = [f"fitted at a horizon of {gate.horizon}, not {sample.horizon}"] if gate.horizon != sample.horizon else []
-    if None not in (gate.group_size, sample.group_size) and gate.group_size != sample.group_size:
-        found.append(f"fitted on groups of {gate.group_size}, not {sample.group_size}")
     made = read_run(run).configuration if run is not None else {}
-    for name in ("model", "adapter", "prompt", "temperature", "top_p"):
-        fitted = getattr(gate, name)
-        if name in made and fitted is not None and str(made[name]) != str(fitted):
-            found.append(f"fitted on rollouts of {name} {fitted}, not {made.get(name)}")
-    return found
+    return gate.differences({**made, "horizon": sample.horizon, "group_size": sample.group_size})

@@ -1,7 +1,6 @@
 """Standard output as calibrate's commands write it: whatever text is in it, and wherever it goes."""
 
 import math
-import os
 import sys
 from collections.abc import Sequence
 from copy import copy
@@ -12,8 +11,7 @@ from rich.measure import measure_renderables
 from rich.table import Column, Table
 from rich.text import Text
 
-from collect.errors import InputError
-from collect.printable import printable_line
+from collect.printable import printable_line, write_nowhere
 
 _NO_LIMIT = 100_000  # columns, where rich itself is not to fold anything
 
@@ -107,7 +105,4 @@ def _write(text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
     except OSError as error:
-        # What is still in the buffer goes nowhere, and so does all that follows.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):
-            raise InputError(f"standard output: cannot be written to ({error.strerror}); send it elsewhere") from error
+        write_nowhere(error)

@@ -32,7 +32,7 @@ CURVES = Table(
     (
         Column("signal", LABEL, "the signal"),
         Column("step", pa.int32(), "K"),
-        Column("task_type", LABEL, "a task type, or `all`"),
+        Column("task_type", LABEL, "a task type, or `all`; a task type of that very name is `all (task type)`"),
         Column("groups", pa.int32(), "groups that count"),
         Column("zero_variance", pa.int32(), "zero-variance ones among them"),
         Column(
@@ -127,7 +127,9 @@ def _parts(sample: Sample, convention: Convention, column: int) -> Iterator[tupl
     yield ALL, counted
     if sample.task_types is not None:
         for task_type in sample.task_types.unique().sort():
-            yield task_type, counted & (sample.task_types == task_type).to_numpy()
+            # A log may name a task type as it likes, and each row of the table must be told from the others.
+            name = f"{ALL} (task type)" if task_type == ALL else task_type
+            yield name, counted & (sample.task_types == task_type).to_numpy()
 
 
 def _cells(sample: Sample, column: int, task_type: str, rows: Bools) -> Iterator[Cell]:

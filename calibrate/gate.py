@@ -28,6 +28,7 @@ from calibrate.rules import MOST_STEPS, Rule
 from calibrate.signals import BY_NAME
 from collect.errors import InputError
 from collect.files import replacing
+from collect.printable import printable_line
 from collect.trajectory import Decision, Step
 
 if TYPE_CHECKING:
@@ -205,6 +206,17 @@ class Gate(BaseModel):
         """The first of `steps`, and for most gates the only one."""
         return self.rule.steps[0]
 
+    def differences(self, configuration: Mapping[str, object]) -> list[str]:
+        """In what rollouts of this configuration (as in a run.json) are of another kind than those that it was fitted
+        on, as far as both are known; such as "fitted on rollouts with model A, not B".
+        """
+        same = ("group_size", "horizon", "model", "prompt", "temperature", "top_p")
+        pairs = [(name, getattr(self, name), configuration.get(name)) for name in same]
+        if self.model is not None and "adapter" in configuration:  # where the model is known, so is that there was none
+            pairs.append(("adapter", self.adapter or "none", configuration["adapter"] or "none"))
+        known = [(name, _shown(fitted), _shown(here)) for name, fitted, here in pairs if None not in (fitted, here)]
+        return [f"fitted on rollouts with {name} {fitted}, not {now}" for name, fitted, now in known if fitted != now]
+
     def decide(self, prefixes: Sequence[AnyPrefix], *, eligible: bool, step: int | None = None) -> Decision:
         """Decide on one live group from its trajectories so far, at the gate's step K, or at `step`, one of `steps`.
 
@@ -313,8 +325,8 @@ def load(path: Path) -> Gate:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
-        problem = f"{where}: {first['msg'].removeprefix('Value error, ')}"
-        why = "".join(c if c.isprintable() else "?" for c in problem)  # names of fields come from the file
+        # Names of fields come from the file.
+        why = printable_line(f"{where}: {first['msg'].removeprefix('Value error, ')}")
         newer = "upgrade if a newer version of selective-rollout wrote it, else " * (first["type"] == "extra_forbidden")
         raise InputError(f"{path}: not a valid gate ({why}); {newer}fit it again") from error
 
@@ -330,16 +342,8 @@ def load_for(path: Path, configuration: Mapping[str, object]) -> tuple[Gate, tup
         raise InputError(f"{path}: fitted on groups of {gate.group_size}, not {size}; fit a gate on groups of {size}")
     if isinstance(horizon, int) and gate.step >= horizon:
         raise InputError(f"{path}: decides at K = {gate.step}, and the horizon is {horizon}; nothing would be cut")
-    fitted = {"horizon": gate.horizon, "model": gate.model, "adapter": gate.adapter, "prompt": gate.prompt}
-    pairs = [(name, value, configuration[name]) for name, value in fitted.items()]
-    different = [(name, value, here) for name, value, here in pairs if value is not None and str(value) != str(here)]
-    for name, number in (("temperature", gate.temperature), ("top_p", gate.top_p)):
-        now = _real(configuration.get(name))
-        if number is not None and now is not None and number != now:
-            different.append((name, f"{number:g}", f"{now:g}"))
     return gate, tuple(
-        f"{path}: fitted on rollouts with {name} {value}, not {here}: what it promises may not hold"
-        for name, value, here in different
+        f"{path}: {difference}: what it promises may not hold" for difference in gate.differences(configuration)
     )
 
 
@@ -418,6 +422,10 @@ def _bounds(name: str, interval: Interval) -> dict[str, Any]:
 
 def _text(value: object) -> str | None:
     return None if value is None else str(value)
+
+
+def _shown(value: object) -> str:
+    return f"{value:g}" if isinstance(value, Real) else str(value)
 
 
 def _real(value: object) -> float | None:

@@ -228,6 +228,7 @@ def _signal_rows(sample: Sample, part: slice) -> pa.Table:
         "eligible": sample.eligible[part].ravel(),
         "outcome": sample.outcomes[part][of_group],
         "reward_variance": sample.reward_variance[part][of_group],
+        "reward_tolerance": np.full(groups * steps, sample.reward_tolerance),
         **{name: sample.signals[name][part].ravel() for name in sample.signals},
     }
     unknown = pa.nulls(groups * steps)

@@ -21,8 +21,8 @@ DEFAULT_MAX_STEPS = 30  # the paper's horizon
 _RELEASED_NAMES = {"group_id": "task_id", "step": "K", "outcome": "label", "reward_variance": "reward_var"}
 _PARQUET_MAGIC = b"PAR1"
 _ROUNDING = 1e-9  # how far a value may lie outside its range
-# The most reward variance of all_fail and all_succeed. Not 0, as they may have been decided within a tolerance, which a
-# table does not say. Over this, rewards differ by more than 0.2 and can hardly all be a failure's, or a success's; and
+# The most reward variance of all_fail and all_succeed, where a table does not say the tolerance that they were decided
+# within. Over this, rewards differ by more than 0.2 and can hardly all be a failure's, or a success's; and
 # one success among failures is over it in groups of up to 98. `uniform` is not held to it: its rewards have any scale.
 _VARIANCE_OF_EQUALS = 0.01
 
@@ -39,11 +39,12 @@ def read_table(
 
     Needed are group_id (or task_id), step (or K), reward_variance (or reward_var), the columns of `signals` (where it
     names none, the column of some signal), and termination_fraction or eligible; outcome (or label), game_id,
-    task_type, group_size, horizon and every other signal are used where present. A column without any value counts as
-    absent. Without `eligible`, a group counts as eligible when its termination fraction is under 1, which is
-    approximate. Without an outcome, a group is zero-variance when its reward variance is at most (tolerance / 2)², the
-    most that rewards within the tolerance can have. Without game_id, a group's task is its id up to the visit (`#0`,
-    `#1`, …). The horizon is the table's, else `max_steps`, else 30.
+    task_type, group_size, horizon, reward_tolerance and every other signal are used where present. A column without any
+    value counts as absent. Without `eligible`, a group counts as eligible when its termination fraction is under 1,
+    which is approximate. Without an outcome, a group is zero-variance when its reward variance is at most
+    (tolerance / 2)², the most that rewards within the tolerance can have. Without game_id, a group's task is its id up
+    to the visit (`#0`, `#1`, …). The horizon is the table's, else `max_steps`, else 30; the tolerance likewise
+    `reward_tolerance`, else the table's, else 1e-8.
 
     Raises:
         InputError: the file cannot be read, a column is missing, or a value is absent, out of range or contradictory.
@@ -58,7 +59,8 @@ def read_table(
         rows = _at(path, rows, at_step)
     rows = _rectangular(path, rows.sort("group_id", "step"))
     _check_steps(path, rows, horizon)
-    tolerance = REWARD_TOLERANCE if reward_tolerance is None else reward_tolerance
+    told = _single(path, rows, "reward_tolerance")
+    tolerance = next(known for known in (reward_tolerance, told, REWARD_TOLERANCE) if known is not None)
     steps = rows["step"].unique().sort().to_numpy()
     shape = (-1, len(steps))
     first = rows.gather_every(len(steps))
@@ -67,7 +69,7 @@ def read_table(
     budget = np.broadcast_to(horizon - steps, (first.height, len(steps)))
     note = "note: eligibility is approximate: termination_fraction < 1, as the table has no column `eligible`"
     return Sample(
-        group_size=_single(path, rows, "group_size"),
+        group_size=_single_whole(path, rows, "group_size"),
         horizon=horizon,
         steps=steps,
         group_ids=first["group_id"],
@@ -82,7 +84,7 @@ def read_table(
         },
         eligible=running.to_numpy().reshape(shape),
         eligible_exactly=exact,
-        reward_tolerance=None if "outcome" in rows.columns else tolerance,
+        reward_tolerance=told if "outcome" in rows.columns else tolerance,
         cost=Cost("budget", budget, np.full(first.height, horizon)),
         notes=() if exact else (note,),
     )
@@ -148,6 +150,7 @@ def _checked(path: Path, frame: pl.DataFrame) -> pl.DataFrame:
         **{signal.name: (signal.lowest, signal.highest) for signal in REGISTRY},
         "group_size": (2.0, np.inf),
         "horizon": (2.0, np.inf),
+        "reward_tolerance": (0.0, np.inf),
     }
     whole = ("step", "group_size", "horizon")
     columns = [_text(path, frame, "group_id")]
@@ -173,8 +176,11 @@ def _check_outcomes(path: Path, checked: pl.DataFrame) -> None:
     outcome, variance = checked["outcome"], checked["reward_variance"]
     mixed = (outcome == "mixed") & (variance == 0)
     _refuse(path, checked, "outcome", mixed, "contradicts the row's reward variance of 0")
-    equal = outcome.is_in(["all_fail", "all_succeed"]) & (variance > _VARIANCE_OF_EQUALS + _ROUNDING)
-    what = f"contradicts the row's reward variance, which is over {_VARIANCE_OF_EQUALS}"
+    most, why = pl.repeat(_VARIANCE_OF_EQUALS, len(variance), eager=True), str(_VARIANCE_OF_EQUALS)
+    if "reward_tolerance" in checked.columns:
+        most, why = (checked["reward_tolerance"] / 2) ** 2, "the most that rewards within its reward tolerance can have"
+    equal = outcome.is_in(["all_fail", "all_succeed"]) & (variance > most * (1 + _ROUNDING) + _ROUNDING)
+    what = f"contradicts the row's reward variance, which is over {why}"
     _refuse(path, checked, "outcome", equal, what, "correct the table, or leave out its outcomes")
 
 
@@ -227,7 +233,7 @@ def _refuse(
         raise InputError(f"{path}: row {int(rows[0]) + 1}, column {name}: {said} {what}{also}; {cure}")
 
 
-def _single(path: Path, rows: pl.DataFrame, name: str) -> int | None:
+def _single(path: Path, rows: pl.DataFrame, name: str) -> float | None:
     """The one value of a column that must not vary, or None where there is no such column."""
     if name not in rows.columns:
         return None
@@ -235,11 +241,16 @@ def _single(path: Path, rows: pl.DataFrame, name: str) -> int | None:
     if len(counts) > 1:
         listed = ", ".join(f"{value} in {count}" for value, count in counts)
         raise InputError(f"{path}: {name} differs between groups ({listed} groups); a gate is fitted at one {name}")
-    return int(counts[0][0])
+    return counts[0][0]  # type: ignore[no-any-return]
+
+
+def _single_whole(path: Path, rows: pl.DataFrame, name: str) -> int | None:
+    value = _single(path, rows, name)
+    return None if value is None else int(value)
 
 
 def _horizon(path: Path, rows: pl.DataFrame, max_steps: int | None) -> int:
-    horizon = _single(path, rows, "horizon")
+    horizon = _single_whole(path, rows, "horizon")
     if horizon is not None and max_steps not in (None, horizon):
         raise InputError(f"{path}: its horizon is {horizon}, not {max_steps}; drop --max-steps")
     return horizon or max_steps or DEFAULT_MAX_STEPS

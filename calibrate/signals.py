@@ -224,6 +224,7 @@ SIGNALS = Table(
             "mixed if the final rewards vary; else all_fail (all 0), all_succeed (all 1) or uniform (another reward)",
         ),
         Column("reward_variance", pa.float64(), "population variance of the G final rewards"),
+        Column("reward_tolerance", pa.float64(), "rewards of a group that differ by no more than this count as equal"),
         *(_column(signal) for signal in REGISTRY),
     ),
 )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from collect.errors import InputError
+from collect.printable import printable_line
 
 _SHOWN = 10
 _LONGEST_LINE = 1 << 28  # bytes; a longer one is no line of a log, and would not fit into memory for long
@@ -32,8 +33,7 @@ class Complaints:
         """Complain of one thing."""
         self.total += 1
         if len(self.first) < _SHOWN:
-            told = " ".join(f"{where}: {why}".split())
-            self.first.append("".join(c if c.isprintable() else "\ufffd" for c in told))
+            self.first.append(printable_line(" ".join(f"{where}: {why}".split())))
 
 
 @dataclass(frozen=True, slots=True)

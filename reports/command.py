@@ -1,7 +1,6 @@
 """Command: sr query."""
 
 import contextlib
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ import typer
 
 from collect.errors import InputError
 from collect.options import RUNS, Debug
+from collect.printable import write_nowhere
 
 if TYPE_CHECKING:
     from reports.sql import Database
@@ -109,11 +109,8 @@ def _quiet_when_nobody_reads() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except OSError as error:
-        # What is still in the buffer goes nowhere, so that the interpreter has nothing to complain of when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError):
-            raise typer.Exit(_BROKEN_PIPE) from None
-        raise InputError(f"standard output: cannot be written to ({error.strerror}); send it elsewhere") from error
+        write_nowhere(error)
+        raise typer.Exit(_BROKEN_PIPE) from None
 
 
 def _folder(path: Path) -> Path:

@@ -1,10 +1,13 @@
 """Parts that are dear to make and shared by many tests: the small policy and its model, games."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from calibration_runs import Run
 
+import sr
 from collect.games import Game, find_games
 from collect.policy import Policy, find_policy, load_tokenizer
 
@@ -73,3 +76,29 @@ def games_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def six_games(games_root: Path) -> list[Game]:
     """One generated game of each task type."""
     return find_games("train", games_root)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Run `sr …` in an empty folder; gives exit code, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["sr", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            sr.main()
+        out, err = capsys.readouterr()
+        return int(stopped.value.code or 0), out, err
+
+    return run
+
+
+@pytest.fixture
+def calibrate(run: Run) -> Run:
+    """Run `sr calibrate …` so."""
+
+    def calibrate(*arguments: str | Path) -> tuple[int, str, str]:
+        return run("calibrate", *arguments)
+
+    return calibrate

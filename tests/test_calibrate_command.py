@@ -1,216 +1,19 @@
-import csv
 import json
 import os
-import random
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
-from synthetic import make_group
+from calibration_runs import KINDS, KINDS_OF_GATE, MANY, Run, a_group, cells, gate_rows, write_run
 
-import sr
 from calibrate.gate import load
 from calibrate.signals import REGISTRY
 from collect.store import open_run
-from collect.trajectory import Decision, Group
-
-RESULTS = Path(__file__).parent.parent.parent / "shared" / "paper" / "results"
-RELEASED = RESULTS / "group_signals_K10_K20.csv"
-released = pytest.mark.skipif(
-    not RELEASED.is_file(), reason="the paper's released tables are not beside the repository"
-)
-
-Result = tuple[int, str, str]
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def calibrate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Run `sr calibrate` in an empty folder; gives exit code, standard output, standard error."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONSAFEPATH", "1")
-
-    def run(*arguments: str | Path) -> Result:
-        monkeypatch.setattr(sys, "argv", ["sr", "calibrate", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            sr.main()
-        out, err = capsys.readouterr()
-        return int(stopped.value.code or 0), out, err
-
-    return run
-
-
-def cells(out: str) -> list[list[str]]:
-    """The rows of the printed table: fields of two or more spaces apart, where the first is a number."""
-    rows = [[field.strip() for field in line.split("  ") if field.strip()] for line in out.splitlines()]
-    return [row for row in rows if row and row[0].isdecimal()]
-
-
-def without_interval(cell: str) -> str:
-    return cell.split(" ")[0]
-
-
-# On the paper's released data
-
-PUBLISHED = ["0.05", "0.08", "0.10", "0.12", "0.14", "0.18"]
-
-
-@released
-def test_the_papers_convention_reproduces_the_published_table_to_the_last_digit(calibrate: Run) -> None:
-    code, out, _ = calibrate(
-        "--signals", RELEASED, "--at-step", "10", "--thresholds", ",".join(PUBLISHED), "--convention", "paper"
-    )
-    assert code == 0
-    # K, threshold, flagged, cut, TP, FP, precision, recall, tokens saved, net saving, budget safe %, budget raw %
-    found = [[row[2], *row[4:6], *map(without_interval, row[6:8]), *row[10:]] for row in cells(out)]
-    assert found == [
-        ["14", "11", "3", "0.786", "0.28", "7.3", "9.3"],
-        ["19", "15", "4", "0.789", "0.38", "10.0", "12.7"],
-        ["20", "16", "4", "0.800", "0.41", "10.7", "13.3"],
-        ["21", "17", "4", "0.810", "0.44", "11.3", "14.0"],
-        ["24", "18", "6", "0.750", "0.46", "12.0", "16.0"],
-        ["25", "19", "6", "0.760", "0.49", "12.7", "16.7"],
-    ]
-
-
-@released
-def test_eligible_groups_give_what_a_live_gate_could_have_cut(calibrate: Run) -> None:
-    code, out, _ = calibrate("--signals", RELEASED, "--at-step", "10", "--thresholds", ",".join(PUBLISHED))
-    assert code == 0
-    found = [[*row[3:6], without_interval(row[6])] for row in cells(out)]
-    assert found == [
-        ["12", "9", "3", "0.750"],
-        ["15", "11", "4", "0.733"],
-        ["16", "12", "4", "0.750"],
-        ["17", "13", "4", "0.765"],
-        ["20", "14", "6", "0.700"],
-        ["21", "15", "6", "0.714"],
-    ]
-
-
-@released
-def test_the_released_threshold_sweep_comes_out_row_by_row(calibrate: Run) -> None:
-    with (RESULTS / "threshold_sweep_K10.csv").open() as file:
-        expected = [row for row in csv.DictReader(file) if row["rule"] == "R1"]
-    levels = ",".join(row["d_low"] for row in expected)
-    code, out, _ = calibrate("--signals", RELEASED, "--at-step", "10", "--thresholds", levels, "--convention", "paper")
-    assert code == 0
-    found = [[*row[4:6], *map(without_interval, row[6:8]), row[10]] for row in cells(out)]
-    assert found == [
-        [
-            row["TP"],
-            row["FP"],
-            f"{float(row['prec']):.3f}",
-            f"{float(row['rec']):.2f}",
-            f"{100 * float(row['savings']):.1f}",
-        ]
-        for row in expected
-    ]
-    assert len(found) == 39
-
-
-@released
-def test_auroc_and_rank_correlation_are_the_published_ones(calibrate: Run) -> None:
-    _, out, _ = calibrate("--signals", RELEASED, "--convention", "paper")
-    assert [(row[0], without_interval(row[3]), row[4]) for row in cells(out)] == [
-        ("10", "0.757", "0.374"),
-        ("20", "0.753", "0.418"),
-    ]
-    _, out, _ = calibrate("--signals", RELEASED)
-    assert [(*row[:3], without_interval(row[3])) for row in cells(out)] == [
-        ("10", "94", "33", "0.738"),
-        ("20", "88", "27", "0.651"),
-    ]
-
-
-@released
-def test_at_step_20_most_of_what_is_flagged_is_already_over(calibrate: Run) -> None:
-    options = ("--signals", RELEASED, "--at-step", "20", "--thresholds", "0.24")
-    _, out, _ = calibrate(*options, "--convention", "paper")
-    assert cells(out)[0][4:6] == ["18", "2"]
-    _, out, _ = calibrate(*options)
-    assert cells(out)[0][2:6] == ["20", "8", "6", "2"]
-
-
-@released
-def test_no_threshold_on_the_released_data_reaches_the_papers_floor_among_eligible_groups(calibrate: Run) -> None:
-    code, out, _ = calibrate("--signals", RELEASED, "--at-step", "10", "--target-precision", "0.77")
-    assert code == 3
-    assert "no gate: precision too low" in out
-    assert "0.765 (13 of 17, K = 10)" in out
-    code, out, _ = calibrate(
-        "--signals", RELEASED, "--at-step", "10", "--convention", "paper", "--target-precision", "0.82"
-    )
-    assert code == 3
-    assert "0.810 (17 of 21, K = 10)" in out
-
-
-@released
-def test_the_papers_upper_threshold_on_terminations_flags_groups_that_are_over(calibrate: Run) -> None:
-    options = ("--signals", RELEASED, "--at-step", "10", "--signal", "termination_fraction", "--thresholds", "0.89")
-    _, out, _ = calibrate(*options, "--convention", "paper")
-    assert cells(out)[0][2:6] == ["6", "0", "6", "0"]
-    _, out, _ = calibrate(*options)
-    assert cells(out)[0][2:6] == ["6", "0", "0", "0"]
-
-
-@released
-def test_refitted_in_folds_the_papers_gate_misses_the_papers_floor(calibrate: Run) -> None:
-    _, out, _ = calibrate(
-        "--signals", RELEASED, "--at-step", "10", "--convention", "paper", "--target-precision", "0.8"
-    )
-    inside, outside = gate_rows(out)
-    assert float(without_interval(inside[6])) >= 0.8 > float(without_interval(outside[6]))
-    assert "warning: out of sample the precision is under the target of 0.8" in out
-
-
-@released
-def test_a_table_says_what_it_cannot_know(calibrate: Run) -> None:
-    code, out, _ = calibrate("--signals", RELEASED, "--target-precision", "0.75")
-    assert code == 0
-    assert "25 all-fail / 61 mixed / 14 all-succeed" in out
-    assert "eligibility is approximate" in out
-    assert "tokens saved n/a" in out
-    assert "not certified" in out
-    gate = load(Path("gate.json"))
-    assert (gate.step, gate.group_size, gate.evidence.saving_unit) == (10, None, "budget")
-    assert (gate.evidence.cut, gate.evidence.true_positives) == (17, 13)
-    # 17 cuts of 100 groups save 20 of 30 steps and drop 4 of 61 informative groups; break even at 1 - 2/3 * 61/100.
-    assert gate.evidence.net_saving == pytest.approx(1 - (1 - 0.17 * 2 / 3) / (57 / 61))
-    assert gate.evidence.break_even_precision == pytest.approx(1 - 2 / 3 * 0.61)
-    assert round(gate.evidence.advantage_l2_kept, 4) == 0.9667
-
-
-# On a run
-
-ALIKE = ["look", "go to desk 1", "open drawer 1", "look", "inventory"]
-
-
-def a_group(number: int, kind: str, decision: Decision | None = None) -> Group:
-    """Three trajectories of five steps at a horizon of 6: failing groups repeat one another, others scatter."""
-    rng = random.Random(number)
-    actions = [list(ALIKE) for _ in range(3)]
-    if kind != "fail":
-        actions = [[f"go to shelf {rng.randint(1, 99)}" for _ in range(5)] for _ in range(3)]
-    won = {"fail": [False] * 3, "mixed": [True, False, True], "succeed": [True] * 3}[kind]
-    return make_group(rng, 3, 6, number=number, actions=actions, won=won, decision=decision)
-
-
-def write_run(folder: Path, kinds: list[str], configuration: dict[str, Any] | None = None) -> list[Group]:
-    groups = [a_group(number, kind) for number, kind in enumerate(kinds)]
-    with open_run(folder, configuration or {"model": "tiny", "prompt": "act", "adapter": None}, {}) as run:
-        for group in groups:
-            run.add(group)
-    return groups
-
-
-KINDS = ["fail"] * 12 + ["mixed"] * 8 + ["succeed"] * 4
+from collect.trajectory import Decision
 
 
 def test_calibrate_alone_takes_the_latest_run_and_says_so_first(calibrate: Run, tmp_path: Path) -> None:
@@ -320,16 +123,6 @@ def test_a_pipe_gets_every_line_whole(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     assert all(len(row) == 16 for row in cells(done.stdout)[:4])
     assert done.stderr == ""
-
-
-def gate_rows(out: str) -> list[list[str]]:
-    """The rows of the table of gates."""
-    rows = [[field.strip() for field in line.split("  ") if field.strip()] for line in out.splitlines()]
-    return [row for row in rows if row and row[0] in KINDS_OF_GATE]
-
-
-KINDS_OF_GATE = ("threshold", "either", "sequential", "learned")
-MANY = ["fail"] * 24 + ["mixed"] * 20 + ["succeed"] * 8
 
 
 def test_beside_every_gate_stands_what_it_does_out_of_sample(calibrate: Run, tmp_path: Path) -> None:
@@ -595,3 +388,23 @@ def test_the_or_rule_needs_terminations(calibrate: Run, tmp_path: Path) -> None:
     code, _, err = calibrate("--signals", "t.csv", "--gate", "either")
     assert code == 2
     assert "--gate either: reads termination_fraction, which t.csv lacks" in err
+
+
+def test_a_file_where_the_folder_of_curves_goes_is_refused_before_anything_is_written(
+    calibrate: Run, tmp_path: Path
+) -> None:
+    write_run(tmp_path / "run", MANY)
+    (tmp_path / "run" / "calibration").write_text("mine")
+    before = sorted((tmp_path / "run").rglob("*"))
+    code, out, err = calibrate("run")
+    assert (code, out) == (2, "")
+    assert "calibration: is a file" in err
+    assert sorted((tmp_path / "run").rglob("*")) == before
+
+
+def test_a_runs_own_signals_are_a_table_whatever_its_reward_tolerance(calibrate: Run, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", MANY)
+    calibrate("run", "--reward-tolerance", "1.5")  # so all groups are zero-variance
+    code, out, err = calibrate("--signals", Path("run", "signals.parquet"))
+    assert (code, err) == (3, "")
+    assert "zero-variance 1.000" in out

@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from calibration_runs import KINDS, a_group
 from gates import make_gate
 from rich.text import Text
-from test_calibrate_command import KINDS, a_group
 from user import ROOT, one_line, sr
 
 from calibrate.console import Console

@@ -1,5 +1,6 @@
 import csv
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -113,6 +114,14 @@ def test_a_step_at_which_no_group_is_eligible_has_empty_rows(tmp_path: Path) -> 
             run.add(make_group(rng, number=number, actions=[["look"]] * 4, won=[number < 2] * 4))
     found = cells(read_rollouts(tmp_path / "run", 1e-8), Convention.PAPER, [2])
     assert {(cell.groups, cell.areas, cell.correlation) for cell in found} == {(0, None, None)}
+
+
+def test_a_task_type_that_is_named_all_is_told_from_all_of_them(sample: Sample) -> None:
+    assert sample.task_types is not None
+    named = replace(sample, task_types=pl.Series(["all", "other"] * (sample.size // 2)))
+    groups = {cell.task_type: cell.groups for cell in cells(named, Convention.ELIGIBLE, [1])}
+    assert list(groups) == ["all", "all (task type)", "other"]
+    assert groups["all"] == groups["all (task type)"] + groups["other"]
 
 
 def test_a_curve_of_many_points_is_thinned_and_keeps_its_ends(tmp_path: Path) -> None:

@@ -461,6 +461,23 @@ def test_a_gate_for_rollouts_sampled_otherwise_is_doubted(tmp_path: Path) -> Non
     assert load_for(path, same | {"temperature": 1, "top_p": 0.95})[1] == ()
 
 
+def test_a_gate_of_the_base_model_is_doubted_for_an_adapter_and_the_other_way_round(tmp_path: Path) -> None:
+    path = tmp_path / "gate.json"
+    here = {"group_size": 3, "horizon": 30, "model": "m", "prompt": "act"}
+    for fitted, now, told in (
+        (None, None, []),
+        ("a1", "a1", []),
+        (None, "a1", ["fitted on rollouts with adapter none, not a1"]),
+        ("a1", None, ["fitted on rollouts with adapter a1, not none"]),
+    ):
+        save(make_gate(model="m", adapter=fitted), path)
+        doubts = load_for(path, here | {"adapter": now})[1]
+        assert list(doubts) == [f"{path}: {difference}: what it promises may not hold" for difference in told]
+    # One that was fitted on a table knows no policy at all.
+    save(make_gate(model=None, adapter=None), path)
+    assert load_for(path, here | {"adapter": "a1"})[1] == ()
+
+
 # In a trainer
 
 
@@ -474,3 +491,16 @@ def test_the_example_in_the_documentation_runs_as_printed(
     exec(example, {})
     # The distances of its three pairs at K = 3 are 0, 1 and 1.
     assert capsys.readouterr().out == "cut at K = 3: the group scores 0.222\n"
+
+
+def test_the_example_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", page.partition("## A gate in other trainers")[2], re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    Path("runs/qwen").mkdir(parents=True)
+    save(make_gate(), Path("runs/qwen/gate.json"))
+    here: dict[str, Any] = {}
+    exec(example, here)
+    assert here["cut"](ALIKE, True) is True  # distances 0, 1 and 1 over three steps are under its threshold
+    assert here["cut"]([["a"] * 3, ["b"] * 3, ["c"] * 3], True) is False
+    assert here["cut"](ALIKE, False) is False

@@ -1,36 +1,14 @@
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from calibration_runs import MANY, RELEASED, Run, released, write_run
 from gates import EVIDENCE, D, make_gate
-from test_calibrate_command import MANY, RELEASED, released, write_run
 
-import sr
 from calibrate.convention import Convention
 from calibrate.gate import Gate, save
 from calibrate.rules import Learned, Sequential, Stage, Term
-
-Result = tuple[int, str, str]
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Run `sr …` in an empty folder; gives exit code, standard output, standard error."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONSAFEPATH", "1")
-
-    def run(*arguments: str | Path) -> Result:
-        monkeypatch.setattr(sys, "argv", ["sr", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            sr.main()
-        out, err = capsys.readouterr()
-        return int(stopped.value.code or 0), out, err
-
-    return run
 
 
 @pytest.fixture
@@ -80,8 +58,15 @@ def test_a_gate_is_replayed_on_another_run(run: Run, calibrated: Path, tmp_path:
     code, out, _ = run("replay", tmp_path / "other", "--gate", calibrated / "gate.json")
     assert code == 0
     assert "flatters it" not in out
-    assert "warning: fitted on rollouts of model tiny, not huge" in out
+    assert "warning: fitted on rollouts with model tiny, not huge" in out
     assert policies(out)["gate"][:3] == ["14", "14", "0"]
+
+
+def test_one_gate_by_two_paths_is_given_twice(run: Run, calibrated: Path) -> None:
+    path = calibrated / "gate.json"
+    again = calibrated / ".." / calibrated.name / "gate.json"
+    code, _, err = run("replay", calibrated, "--gate", path, "--gate", again)
+    assert (code, "given twice" in err) == (2, True)
 
 
 def test_a_gate_for_another_group_size_is_refused_unless_told(run: Run, calibrated: Path) -> None:

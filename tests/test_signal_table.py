@@ -138,6 +138,26 @@ def test_rewards_that_vary_are_neither_all_failures_nor_all_successes(
     assert sample.outcomes.tolist() == [outcome, "uniform", "uniform"]
 
 
+@pytest.mark.parametrize("outcome", ["all_fail", "all_succeed"])
+def test_the_tables_own_reward_tolerance_says_how_far_rewards_of_one_outcome_may_differ(
+    write: Callable[[pl.DataFrame], Path], outcome: str
+) -> None:
+    # Two rewards 0.5 apart have a population variance of 0.0625.
+    rows = ROWS.with_columns(
+        outcome=pl.Series([outcome] * 2 + ["mixed"] * 4),
+        reward_variance=pl.Series([0.0625] * 2 + [0.25] * 4),
+    )
+    sample = read(write(rows.with_columns(reward_tolerance=0.5)))
+    assert sample.outcomes.tolist() == [outcome, "mixed", "mixed"]
+    assert sample.reward_tolerance == 0.5
+    assert "within its reward tolerance" in refusal(write(rows.with_columns(reward_tolerance=0.49)))
+    without = read(write(rows.with_columns(reward_tolerance=0.5).drop("outcome")))
+    assert without.outcomes.tolist() == ["uniform", "mixed", "mixed"]
+    assert "reward_tolerance differs between groups" in refusal(
+        write(rows.with_columns(reward_tolerance=pl.Series([0.5] * 4 + [0.6] * 2)))
+    )
+
+
 def test_uniform_rewards_may_have_any_variance_as_their_scale_is_not_known(
     write: Callable[[pl.DataFrame], Path],
 ) -> None:

@@ -26,7 +26,7 @@ def allowed(sets: int, confidence: float) -> float:
 def test_the_truth_of_a_population_is_what_its_draws_say(population: Any) -> None:
     sample = population.sample(np.random.default_rng(0), 100_000)
     for step, threshold in ((3, 0.2), (10, 0.4), (20, 0.7)):
-        cut = sample.signals[VALIDITY["SIGNAL"]][:, step - 1] < threshold
+        cut = (sample.signals[VALIDITY["SIGNAL"]][:, step - 1] < threshold) & sample.eligible[:, step - 1]
         precision, share, _ = population.rates(np.array(float(step)), np.array(threshold))
         assert cut.mean() == pytest.approx(float(share), abs=0.006)
         if cut.sum() > 500:

@@ -26,6 +26,7 @@ from collect.store import open_run
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 SR = [sys.executable, "-c", "from sr import main; main()"]
 HOSTILE = "a\x1b]0;title\x07b\nforged: a whole line\u202e\ud800"
+IN_A_FILE = HOSTILE.replace("\ud800", "")  # no JSON and no Parquet file holds half a character
 TAMED = "a\ufffd]0;title\ufffdb forged: a whole line\ufffd\ufffd"
 
 
@@ -58,7 +59,7 @@ def lines(drawn: str) -> list[str]:
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A run in which a model and a task type were named by somebody who means no good."""
-    configuration = {"model": HOSTILE.replace("\ud800", ""), "prompt": "act", "adapter": None}
+    configuration = {"model": IN_A_FILE, "prompt": "act", "adapter": None}
     with open_run(tmp_path / "run", configuration, {}) as run:
         for number, kind in enumerate(KINDS):
             group = a_group(number, kind)
@@ -74,8 +75,8 @@ def gate(tmp_path: Path) -> Path:
     path = tmp_path / "gate.json"
     save(make_gate(model="MODEL"), path)
     content = json.loads(path.read_text())
-    content["model"] = HOSTILE
-    content["versions"] = {HOSTILE: "1"}
+    content["model"] = IN_A_FILE
+    content["versions"] = {IN_A_FILE: "1"}
     path.write_text(json.dumps(content))
     return path
 
@@ -119,8 +120,8 @@ def test_names_in_a_run_reach_the_terminal_tamed(run: Path) -> None:
 def test_names_in_a_gate_reach_the_terminal_tamed(gate: Path) -> None:
     done = sr("gate", "show", gate)
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"; policy: model {TAMED}, prompt act; " in done.stdout
-    assert done.stdout.endswith(f"…; {TAMED} 1\n")
+    assert f"; policy: model {TAMED[:-1]}, prompt act; " in done.stdout
+    assert done.stdout.endswith(f"…; {TAMED[:-1]} 1\n")
 
 
 def test_an_encoding_that_lacks_a_character_is_no_crash(gate: Path) -> None:

@@ -52,7 +52,7 @@ def replay(
     """Show what each policy of cutting would have done on the groups of an ungated run.
 
     No cuts, random ones, an oracle, a filter after the rollout, a skip by a game's history, and each gate, with what
-    they would have saved and lost. Then the same gate on smaller groups, made of some of each group's trajectories. A
+    they would have saved and lost. Then the same gate on smaller groups, which each group is dealt into. A
     gate replayed on the groups that it was fitted on is flattered. With --gated: what a gate really did. It writes
     nothing.
     """
@@ -102,7 +102,7 @@ def replay(
         return
     assert sample.reward_tolerance is not None
     for name, one in gates.items():
-        console.print(f"{name} at smaller groups (one draw of trajectories of each group, outcomes recomputed):")
+        console.print(f"{name} at smaller groups, which each group is dealt into (outcomes recomputed):")
         console.print(printing_replay.sizes(transfer(run, one.rule, sample.group_size, sample.reward_tolerance)))
 
 

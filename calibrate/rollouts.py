@@ -38,10 +38,10 @@ _WORDS = {
 
 
 def read_rollouts(
-    run: Path, reward_tolerance: float, keep: int | None = None, progress: Update | None = None
+    run: Path, reward_tolerance: float, keep: int | None = None, part: int = 0, progress: Update | None = None
 ) -> Sample:
     """The sample of a run's groups at every K = 1 to horizon - 1; with `keep`, of that many trajectories of each group,
-    drawn by a hash of its id, as if the groups had been so small.
+    drawn by a hash of its id, as if the groups had been so small. No two parts, from 0 on, share a trajectory.
 
     Groups that a gate cut (their rewards are truncated) and groups with missing trajectories are left out, and noted.
     So are signals that read what an imported run lacks; where it lacks the number of tokens, costs count steps.
@@ -50,7 +50,7 @@ def read_rollouts(
         InputError: no run, a damaged one, nothing left to calibrate on, or groups that differ in size or horizon.
     """
     try:
-        return _read(run, reward_tolerance, keep, progress)
+        return _read(run, reward_tolerance, keep, part, progress)
     except PolarsError as error:
         raise InputError(f"{run}: damaged ({_first_line(error)}); restore the run from a copy") from error
 
@@ -74,14 +74,22 @@ class _Draft:
     notes: tuple[str, ...]
 
     @classmethod
-    def of(cls, run: Path, groups: pl.DataFrame, size: int, keep: int, horizon: int, notes: tuple[str, ...]) -> Self:
+    def of(
+        cls,
+        run: Path,
+        groups: pl.DataFrame,
+        members: NDArray[np.int64],
+        size: int,
+        horizon: int,
+        notes: tuple[str, ...],
+    ) -> Self:
         """Nothing but the rewards is known yet."""
         shape = (groups.height, horizon - 1)
         # Column by column in memory, as fits read them. Signals in double precision, as a live gate computes: a
         # threshold may lie on a value that the signal takes.
         return cls(
             groups=groups,
-            members=_members(groups["group_id"], size, keep),
+            members=members,
             rewards=_rewards(run, groups, size),
             lengths=np.zeros((groups.height, size), np.int32),
             running=np.zeros(shape, np.bool_, order="F"),
@@ -115,12 +123,12 @@ class _Draft:
         self.signals.forget(unknown)
 
 
-def _read(run: Path, reward_tolerance: float, keep: int | None, progress: Update | None) -> Sample:
+def _read(run: Path, reward_tolerance: float, keep: int | None, part: int, progress: Update | None) -> Sample:
     groups, notes = _whole_groups(run)
     size, horizon = (_same(run, groups, column) for column in ("group_size", "horizon"))
     if size < 2 or horizon < 2:
         raise InputError(f"{run}: group size {size}, horizon {horizon}; both must be at least 2 to calibrate a gate")
-    draft = _Draft.of(run, groups, size, keep or size, horizon, notes)
+    draft = _Draft.of(run, groups, _members(groups["group_id"], size, keep or size, part), size, horizon, notes)
     read = _counter(progress, groups.height)
     _read_deeds(run, draft, size, horizon, read)
     _read_views(run, draft, horizon, read)
@@ -258,12 +266,12 @@ def _whole_groups(run: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:
     return whole, notes
 
 
-def _members(ids: pl.Series, size: int, keep: int) -> NDArray[np.int64]:
-    """The trajectories that count, ascending: all, or as many of each group, drawn by a hash of its id. (N, keep)."""
+def _members(ids: pl.Series, size: int, keep: int, part: int) -> NDArray[np.int64]:
+    """The trajectories that count, ascending: all, or as many of each group, dealt by a hash of its id. (N, keep)."""
     if keep == size:
         return np.broadcast_to(np.arange(size), (len(ids), size))
     seeds = [int.from_bytes(hashlib.sha256(group.encode()).digest()[:8]) for group in ids]
-    drawn = [np.random.default_rng(seed).permutation(size)[:keep] for seed in seeds]
+    drawn = [np.random.default_rng(seed).permutation(size)[part * keep : (part + 1) * keep] for seed in seeds]
     return np.sort(np.array(drawn, np.int64), axis=1)
 
 

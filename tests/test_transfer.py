@@ -71,12 +71,34 @@ def test_smaller_groups_are_more_often_zero_variance(run: Path) -> None:
     rows = transfer(run, rule, 8, 1e-8)
     assert [size for size, _ in rows] == [4, 2]
     whole = apply(read_rollouts(run, 1e-8), rule, Convention.ELIGIBLE)
-    assert whole.zero_variance < rows[0][1].zero_variance < rows[1][1].zero_variance
+    shares = [counts.zero_variance / counts.groups for counts in (whole, *(counts for _, counts in rows))]
+    assert shares[0] < shares[1] < shares[2]
 
 
 def test_the_rule_is_applied_as_it_is(run: Path) -> None:
     rule = Threshold(signal=D, step=3, threshold=0.7)
-    small = read_rollouts(run, 1e-8, keep=4)
     counts = transfer(run, rule, 8, 1e-8)[0][1]
-    cut = (small.signals[D][:, 2] < 0.7) & small.eligible[:, 2]
-    assert (counts.taken, counts.true_positives) == (cut.sum(), (cut & small.zero_variance).sum())
+    halves = [read_rollouts(run, 1e-8, keep=4, part=part) for part in range(2)]
+    cuts = [(half.signals[D][:, 2] < 0.7) & half.eligible[:, 2] for half in halves]
+    hits = [(cut & half.zero_variance).sum() for cut, half in zip(cuts, halves, strict=True)]
+    saved = [half.cost.after[cut, 2].sum() for cut, half in zip(cuts, halves, strict=True)]
+    assert (counts.groups, counts.tasks) == (80, 40)
+    assert (counts.taken, counts.true_positives) == (sum(map(sum, cuts)), sum(hits))
+    assert counts.saving.value == pytest.approx(sum(saved) / sum(half.cost.total.sum() for half in halves))
+
+
+def test_a_group_is_dealt_into_smaller_ones_that_share_no_trajectory(run: Path, groups: list[Group]) -> None:
+    tokens = {group.id: sum(len(t.logprobs) for t in group.trajectories) for group in groups}
+    for keep in (2, 4):
+        parts = [read_rollouts(run, 1e-8, keep=keep, part=part) for part in range(8 // keep)]
+        for row, name in enumerate(parts[0].group_ids):
+            assert sum(int(part.cost.total[row]) for part in parts) == tokens[name]
+
+
+def test_what_is_left_of_a_group_after_dealing_counts_nowhere(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    with open_run(tmp_path / "run", {}, {}) as writer:
+        for number in range(6):
+            writer.add(make_group(rng, 5, 6, number=number))
+    ((size, counts),) = transfer(tmp_path / "run", Threshold(signal=D, step=3, threshold=0.7), 5, 1e-8)
+    assert (size, counts.groups) == (2, 12)

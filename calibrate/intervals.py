@@ -80,16 +80,55 @@ def _rescaled(rate: float, trials: float, effective: float) -> Interval:
 def relative_saving(value: float, kept: Sequence[Numbers], of: Sequence[Numbers], task: Ints) -> Interval:
     """`value` = 1 - Π (Σ kept_i / Σ of_i), known already, with its interval; each array is (N,), each task one draw.
 
-    Delta method on the logarithm of the product. The bounds are NaN with one task or where a sum is 0.
+    Delta method on the logarithm of the product: for parts that many groups add to. The bounds are NaN with one task or
+    where a sum is 0.
     """
     if not len(task) or any(array.sum() == 0 for array in (*kept, *of)):
         return Interval(value, np.nan, np.nan)
-    _, number = np.unique(task, return_inverse=True)
-    kept, of = ([np.bincount(number, array) for array in arrays] for arrays in (kept, of))
-    count = len(of[0])
+    influence = sum(_influence(part, whole, task) for part, whole in zip(kept, of, strict=True))
+    count = len(np.unique(task))
     if count < 2:
         return Interval(value, np.nan, np.nan)
-    influence = sum(array / array.mean() for array in kept) - sum(array / array.mean() for array in of)
     spread = NORMAL_QUANTILE * float(np.std(influence, ddof=1) / np.sqrt(count))
     ratio = 1 - value
     return Interval(value, 1 - ratio * float(np.exp(spread)), 1 - ratio * float(np.exp(-spread)))
+
+
+def net_saving_interval(
+    value: float, cost_kept: Numbers, cost: Numbers, informative_kept: Numbers, informative: Numbers, task: Ints
+) -> Interval:
+    """`value` = 1 - (1 - S) / (1 - F), known already, with its interval; S is the share of the cost that is not kept, F
+    that of the informative groups. Each array is (N,), each task one draw.
+
+    The interval of S is `relative_saving`'s, that of F `share`'s, since few informative groups are cut, or none, and
+    their spread says too little of their chance then. Both are joined on the logarithms, with their correlation over
+    the tasks, as limits of a difference (Zou and Donner 2008). The bounds are NaN with one task or where a sum is 0.
+    """
+    saved = relative_saving(1 - cost_kept.sum() / (cost.sum() or np.nan), [cost_kept], [cost], task)
+    if np.isnan(saved.low) or not informative_kept.sum():
+        return Interval(value, np.nan, np.nan)
+    dropped = share(informative - informative_kept, informative, task)
+    together = [_influence(cost_kept, cost, task), _influence(informative_kept, informative, task)]
+    vary = all(np.ptp(one) > 0 for one in together)
+    correlation = float(np.corrcoef(*together)[0, 1]) if vary else 0.0
+    with np.errstate(divide="ignore"):
+        cost_low, cost_log, cost_high = np.log1p([-saved.high, -saved.value, -saved.low])
+        left_low, left_log, left_high = np.log1p([-dropped.high, -dropped.value, -dropped.low])
+    log = cost_log - left_log
+    highest = log + _joined(cost_high - cost_log, left_log - left_low, correlation)
+    lowest = log - _joined(cost_log - cost_low, left_high - left_log, correlation)
+    return Interval(value, float(1 - np.exp(highest)), float(1 - np.exp(lowest)))
+
+
+def _joined(one: float, other: float, correlation: float) -> float:
+    """How far the limit of a difference is from it, from the distances of the two parts' own limits."""
+    if np.isinf(other):
+        return float(np.inf)
+    return float(np.sqrt(max(0.0, one**2 + other**2 - 2 * correlation * one * other)))
+
+
+def _influence(part: Numbers, whole: Numbers, task: Ints) -> Numbers:
+    """What each task adds to log(Σ part / Σ whole), to first order; (tasks,)."""
+    _, number = np.unique(task, return_inverse=True)
+    parts, wholes = np.bincount(number, part), np.bincount(number, whole)
+    return np.asarray(parts / parts.mean() - wholes / wholes.mean())

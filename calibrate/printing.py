@@ -129,8 +129,8 @@ def legend(fit: Fit) -> list[str]:
     return [
         f"{fit.signal}: a group is flagged at K when it is {side} the threshold. AUROC: an informative group lies "
         "further from that side than a zero-variance one, among those counted [95 %, bootstrap by task]; rho: "
-        "Spearman, signal and reward variance; precision, recall [95 %, Clopper-Pearson, by task]; savings [95 %, "
-        "delta method, by task].",
+        "Spearman, signal and reward variance; precision, recall [95 %, exact, by task]; savings [95 %, by "
+        "task]; how: docs/calibration.md.",
         f"threshold: the best net saving at precision >= {fit.search.target_precision:g} {enough}; where none reaches "
         f"it (target: no), the best precision {enough}, else the best net saving.",
     ]

@@ -67,7 +67,7 @@ def _gated(sample: Sample, rule: Rule) -> Cuts:
 def _oracle(sample: Sample, column: int) -> Cuts:
     candidates = sample.eligible[:, column]
     at = np.where(sample.zero_variance & candidates, column, -1)
-    return Cuts.at(sample, at, candidates, Convention.ELIGIBLE)
+    return replace(Cuts.at(sample, at, candidates, Convention.ELIGIBLE), certain=True)
 
 
 def _random(sample: Sample, rule: Rule) -> Cuts:
@@ -93,6 +93,7 @@ def _random(sample: Sample, rule: Rule) -> Cuts:
         saved=saved,
         steps_saved=None if sample.step_cost is None else steps_saved,
         budget=budget,
+        certain=True,
     )
 
 

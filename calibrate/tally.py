@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.convention import Convention
-from calibrate.intervals import Interval, relative_saving, share
+from calibrate.intervals import Interval, net_saving_interval, relative_saving, share
 from calibrate.outcomes import advantage_l2_kept, break_even_precision, net_saving
 from calibrate.sample import Bools, Sample
 
@@ -22,7 +22,8 @@ class Cuts:
     `candidates` are those that it could have taken, `flagged` those that it chose, `live` those of them that were still
     running, `taken` those that precision counts, as 0 and 1 (or, for a policy of chance, its chance). `saved` is what
     of the sample's cost is not spent on each, `steps_saved` the same in steps where known, `budget` the share of the
-    horizon.
+    horizon. `certain` says that the share of informative groups it drops is known beforehand: for a policy of chance,
+    and for one that knows the outcomes.
     """
 
     candidates: Bools
@@ -32,6 +33,7 @@ class Cuts:
     saved: NDArray[Any]
     steps_saved: NDArray[Any] | None
     budget: Floats
+    certain: bool = False
 
     @classmethod
     def at(cls, sample: Sample, columns: Ints, candidates: Bools, convention: Convention) -> Self:
@@ -108,6 +110,11 @@ def tally(sample: Sample, cuts: Cuts, rows: Bools | None = None) -> Tally:
     cost, saved = sample.cost.total[here], cuts.saved[here]
     share_saved = float(saved.sum() / cost.sum()) if cost.sum() else 0.0
     net = float(net_saving(share_saved, (taken @ informative) / (informative.sum() or np.nan)))
+    kept, left = cost - saved, informative * (1 - taken)
+    if cuts.certain or not taken.any():
+        net_saved = relative_saving(net, [kept, informative], [cost, left], task)
+    else:
+        net_saved = net_saving_interval(net, kept, cost, left, informative, task)
     budget = cuts.budget[here]
     # A policy of chance says in advance how often it cuts each group: its precision is known as well as the share of
     # zero-variance groups among all that it may cut, and not only among so many draws.
@@ -127,9 +134,9 @@ def tally(sample: Sample, cuts: Cuts, rows: Bools | None = None) -> Tally:
         precision=share(weight * zero_variance, weight, task),
         recall=share(hits * candidates, (candidates & zero_variance).astype(np.float64), task),
         recall_of_all=share(hits, zero_variance.astype(np.float64), task),
-        saving=relative_saving(share_saved, [cost - saved], [cost], task),
+        saving=relative_saving(share_saved, [kept], [cost], task),
         steps_saving=_steps_saving(sample, cuts, here),
-        net_saving=relative_saving(net, [cost - saved, informative], [cost, informative * (1 - taken)], task),
+        net_saving=net_saved,
         budget_raw=float(budget.sum() / len(here)) if len(here) else 0.0,
         budget_safe=float(budget @ zero_variance / len(here)) if len(here) else 0.0,
         advantage_l2_kept=advantage_l2_kept(sample.reward_variance[here], 1 - taken),

@@ -31,6 +31,12 @@ class Judged:
         return self.out_of_sample.tally.net_saving
 
     @property
+    def cuts(self) -> bool:
+        """Whether the procedure takes any group out of sample."""
+        assert self.out_of_sample is not None
+        return self.out_of_sample.tally.taken > 0
+
+    @property
     def reaches(self) -> bool:
         """Whether the precision out of sample reaches the target."""
         assert self.out_of_sample is not None
@@ -62,12 +68,14 @@ def choose(judged: list[Judged]) -> Judged | None:
     """The simplest kind whose net saving out of sample is within one standard error of the best; None where none has a
     rule. With fewer than two tasks, the simplest.
 
-    Where the precision of some reaches the target out of sample, it is chosen among those alone.
+    Where some take a group out of sample at all, it is chosen among those alone; and where the precision of some of
+    these reaches the target there, among those.
     """
     there = [one for one in judged if one.rule is not None]
     known = [one for one in there if one.out_of_sample is not None]
     if not known:
         return there[0] if there else None
+    known = [one for one in known if one.cuts] or known  # one that cuts nothing has a net saving of 0, and is no gate
     known = [one for one in known if one.reaches] or known
     best = max(known, key=lambda one: one.expected.value)
     error = (best.expected.high - best.expected.low) / (2 * NORMAL_QUANTILE)

@@ -32,6 +32,7 @@ from calibrate.ladder import MIN_CUTS
 from calibrate.rules import Rule, Threshold
 from calibrate.sample import Bools, Sample
 from calibrate.signals import BY_NAME
+from calibrate.tally import Tally
 
 _THRESHOLDS = 20
 _POWER = 0.8
@@ -68,7 +69,8 @@ def certify(sample: Sample, search: Search, kind: GateKind, confidence: float) -
     """Try to certify a gate at `search.target_precision` and a confidence in (0, 1), on eligible groups.
 
     With one signal and one threshold the candidates are the grid; else one gate is chosen on half of the tasks and
-    tested on the other half.
+    tested on the other half. The test counts one group a task. Where tasks have several, and those with more are cut
+    more wrongly, a gate that passes it may miss the target on all groups together: such a one is not taken.
     """
     one_each = one_a_task(sample)
     if kind is GateKind.THRESHOLD and len(search.signals) == 1:
@@ -78,13 +80,17 @@ def certify(sample: Sample, search: Search, kind: GateKind, confidence: float) -
         half = deal(sample, np.ones(sample.size, np.bool_), 2)
         chosen = choose(judge(sample, search, kind, half == 0))
         if chosen is None or chosen.rule is None:
-            return Attempt(None, None, _unchosen(sample, search, half == 0), ())
+            return Attempt(None, None, _unchosen(sample, search, kind, half == 0), ())
         rules, tested = [chosen.rule], one_each & (half == 1)
     cells = run_tests(sample, rules, tested, search.target_precision, confidence)
     certified = [cell for cell in cells if cell.certified]
     if not certified:
         return Attempt(None, None, _shortfall(sample, search, cells, tested, confidence), cells)
-    worth = [apply(sample, cell.rule, search.convention).net_saving.value for cell in certified]
+    counts = [apply(sample, cell.rule, search.convention) for cell in certified]
+    precise = [one.precision.value >= search.target_precision for one in counts]
+    if not any(precise):
+        return Attempt(None, None, _imprecise_on_all(counts, search.target_precision), cells)
+    worth = [one.net_saving.value if enough else -np.inf for one, enough in zip(counts, precise, strict=True)]
     best = certified[int(np.argmax(worth))]
     if not np.isfinite(max(worth)):
         return Attempt(None, None, "informative groups: every gate that could be certified takes them all", cells)
@@ -190,17 +196,20 @@ def _at(signal: str, fraction: float) -> float:
 def _shortfall(sample: Sample, search: Search, cells: Sequence[Cell], tested: Bools, confidence: float) -> str:
     """Which is short, precision or groups, and about how many groups would do at the observed rates."""
     target, tasks = search.target_precision, int(tested.sum())
-    enough = [cell for cell in cells if cell.cuts >= MIN_CUTS]
-    if not enough:
-        most = max((cell.cuts for cell in cells), default=0)
-        return f"groups: of {tasks} tasks no candidate cuts {MIN_CUTS} or more (at most {most})"
+    most = max(cells, key=lambda cell: (cell.cuts, cell.true_positives))
+    if not most.cuts:
+        return f"groups: of {tasks} tasks no candidate cuts any"
+    enough = [cell for cell in cells if cell.cuts >= MIN_CUTS] or [most]
     level = (1 - confidence) / len(cells)
     over = [cell for cell in enough if cell.true_positives > target * cell.cuts]
     nearest = min(over, key=lambda cell: _roughly_needed(cell, target, level) / cell.cuts, default=None)
     cuts = None if nearest is None else cuts_needed(nearest.true_positives / nearest.cuts, target, level)
     if nearest is None or cuts is None:
         best = max(enough, key=lambda cell: (cell.true_positives / cell.cuts, cell.cuts))
-        return _too_imprecise(f"of the candidates ({best.rule})", best.true_positives, best.cuts, target)
+        who = f"the most precise of the candidates ({best.rule}) with at least {MIN_CUTS} cuts"
+        if best.cuts < MIN_CUTS:
+            who = f"of {tasks} tasks no candidate cuts {MIN_CUTS} or more, and the one that cuts most ({best.rule})"
+        return _too_imprecise(who, best.true_positives, best.cuts, target)
     # A gate that was chosen on half of the tasks is tested on the other half.
     needed = int(np.ceil(cuts * len(sample.task_names) / nearest.cuts))
     whole = "" if tasks == len(sample.task_names) else ", half of them to choose on,"
@@ -211,7 +220,7 @@ def _shortfall(sample: Sample, search: Search, cells: Sequence[Cell], tested: Bo
     )
 
 
-def _unchosen(sample: Sample, search: Search, rows: Bools) -> str:
+def _unchosen(sample: Sample, search: Search, kind: GateKind, rows: Bools) -> str:
     """What is short where no gate can be chosen on the tasks of the groups in `rows`, half of all."""
     target, half = (
         search.target_precision,
@@ -243,14 +252,27 @@ def _unchosen(sample: Sample, search: Search, rows: Bools) -> str:
         )
     else:
         hint = ""
-    return _too_imprecise(half, hits, taken, target) + hint
+    which = (
+        "threshold" if kind is GateKind.THRESHOLD else f"single threshold (of the kind {kind.value} none reaches it)"
+    )
+    return _too_imprecise(f"the most precise {which} {half} with at least {MIN_CUTS} cuts", hits, taken, target) + hint
 
 
-def _too_imprecise(where: str, hits: int, cuts: int, target: float) -> str:
+def _imprecise_on_all(counts: Sequence[Tally], target: float) -> str:
+    """What is short where all gates that pass the test miss the target on all groups together."""
+    best = max(counts, key=lambda one: one.precision.value)
+    return (
+        f"precision: {len(counts)} candidates pass with one group a task, but on all groups together the most precise "
+        f"has {best.true_positives:g} of {best.taken:g}, {best.precision.value:.3f}, under {target:g}: games visited "
+        "more often are cut more wrongly"
+    )
+
+
+def _too_imprecise(best: str, hits: int, cuts: int, target: float) -> str:
     """Precision is short for certain only where even the upper bound of the best is under the target."""
     known = proportion(hits, cuts)
     sure = "precision" if known.high < target else "precision or groups, which cannot be told yet"
     return (
-        f"{sure}: the most precise {where} with at least {MIN_CUTS} cuts has {hits} of {cuts}, {known.value:.3f} "
+        f"{sure}: {best} has {hits} of {cuts}, {known.value:.3f} "
         f"[{known.low:.2f},{known.high:.2f}]; {_MOST_CUTS:,} cuts at that rate would not certify {target:g}"
     )

@@ -11,6 +11,7 @@ import typer
 
 from calibrate.convention import Convention
 from calibrate.kinds import GateKind
+from calibrate.outcomes import REWARD_TOLERANCE
 from collect.errors import InputError
 from collect.options import RUNS, Debug, Quiet
 from collect.progress import counted
@@ -117,6 +118,8 @@ def calibrate(
     sample = read_sample(
         run, signals, at_step, max_steps, reward_tolerance, () if signal == _AUTO else (signal,), quiet=quiet
     )
+    if confidence is not None and sample.no_draw:
+        raise InputError(f"--confidence: {run} guarantees nothing, as {sample.no_draw}; give an ungated sr collect run")
     shown = next(iter(sample.signals)) if signal == _AUTO else signal
     if gate is GateKind.EITHER and _TERMINATIONS not in sample.signals:
         raise InputError(f"--gate either: reads {_TERMINATIONS}, which {run or signals} lacks; give another --gate")
@@ -216,8 +219,8 @@ def _fit(
     for line in [*printing.legend_of_gates(judged), ""]:
         console.print(line)
     if chosen is None or rule is None or chosen.in_sample is None:
-        where = f"on no signal; on {shown}: " if several else ""
-        console.print(f"no gate: {where}{table.shortfall or 'none of the kind asked for reaches the target'}")
+        for line in printing.no_gate(table, kind, several=several):
+            console.print(line)
         return None, None
     for line in printing.verdict(chosen, outside, sample, written=written):
         console.print(line)
@@ -275,20 +278,27 @@ def read_sample(
     reward_tolerance: float | None,
     needed: tuple[str, ...],
     *,
+    otherwise: float = REWARD_TOLERANCE,
     quiet: bool,
 ) -> "Sample":
-    """The groups of the run, or of the table, which must hold the signals that are `needed`."""
+    """The groups of the run, or of the table, which must hold the signals that are `needed`. The reward tolerance is
+    `otherwise` where neither is given nor the table says it.
+    """
     if signals is not None:
         from calibrate.signal_table import read_table
 
         return read_table(
-            signals, max_steps=max_steps, at_step=at_step, reward_tolerance=reward_tolerance, signals=needed
+            signals,
+            max_steps=max_steps,
+            at_step=at_step,
+            reward_tolerance=reward_tolerance,
+            signals=needed,
+            otherwise=otherwise,
         )
-    from calibrate.outcomes import REWARD_TOLERANCE
     from calibrate.rollouts import read_rollouts
 
     assert run is not None
-    tolerance = REWARD_TOLERANCE if reward_tolerance is None else reward_tolerance
+    tolerance = otherwise if reward_tolerance is None else reward_tolerance
     with counted(f"reading {run}", "groups", quiet=quiet, patience=_PATIENCE) as progress:
         sample = read_rollouts(run, tolerance, progress=progress)
     for name in needed:

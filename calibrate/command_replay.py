@@ -8,6 +8,7 @@ import typer
 
 from calibrate.command import check_options, read_sample, source
 from calibrate.convention import Convention
+from calibrate.outcomes import REWARD_TOLERANCE
 from collect.errors import InputError
 from collect.options import Commands, Debug, Quiet
 
@@ -41,7 +42,9 @@ def replay(
     ] = None,
     reward_tolerance: Annotated[
         float | None,
-        typer.Option(help="Rewards of a group that differ by no more than this count as equal; by default the gate's."),
+        typer.Option(
+            help="Rewards of a group that differ by no more than this count as equal; by default the gate's, or 1e-8."
+        ),
     ] = None,
     other_group_size: Annotated[
         bool, typer.Option("--other-group-size", help="Replay a gate that was fitted on groups of another size.")
@@ -70,8 +73,8 @@ def replay(
 
     gates = {_gate_name(path, paths): load(path) for path in paths}
     needed = tuple(sorted({name for one in gates.values() for name in one.rule.signals}))
-    tolerance = _tolerance(gates) if reward_tolerance is None and run is not None else reward_tolerance
-    sample = read_sample(run, signals, None, max_steps, tolerance, needed, quiet=quiet)
+    theirs = REWARD_TOLERANCE if reward_tolerance is not None else _tolerance(gates)
+    sample = read_sample(run, signals, None, max_steps, reward_tolerance, needed, otherwise=theirs, quiet=quiet)
     for path, one in zip(paths, gates.values(), strict=True):
         _check_fits(path, one, sample, other_group_size)
 
@@ -82,11 +85,10 @@ def replay(
     console = printing.console()
     for line in [title, *printing.head(sample, Convention.ELIGIBLE)]:
         console.print(line)
-    data = sample.fingerprint()
     if len(gates) > 1:
         console.print(f"random cuts and the oracle are at the steps of {next(iter(gates))}")
     for name, one in gates.items():
-        own = "; fitted on these very groups, which flatters it" if one.data == data else ""
+        own = "; fitted on these very groups, which flatters it" if one.fitted_on(sample) else ""
         console.print(f"{name}: {one.rule}{own}")
         for warning in _mismatches(one, sample, run):
             console.print(f"  warning: {warning}")
@@ -109,7 +111,6 @@ def replay(
 def _compare(title: str, run: Path, gated: Path, reward_tolerance: float | None) -> None:
     from calibrate import printing, printing_matched
     from calibrate.matched import compare
-    from calibrate.outcomes import REWARD_TOLERANCE
 
     found = compare(run, gated, REWARD_TOLERANCE if reward_tolerance is None else reward_tolerance)
     console = printing.console()
@@ -153,15 +154,15 @@ def _gate_name(path: Path, paths: list[Path]) -> str:
     return f"gate {path}"
 
 
-def _tolerance(gates: "Mapping[str, Gate]") -> float | None:
-    """The reward tolerance that all gates were fitted with; None where they do not say."""
+def _tolerance(gates: "Mapping[str, Gate]") -> float:
+    """The reward tolerance that all gates were fitted with, as far as they say."""
     known = sorted({one.reward_tolerance for one in gates.values() if one.reward_tolerance is not None})
     if len(known) > 1:
         told = ", ".join(f"{value:g}" for value in known)
         raise InputError(
             f"--gate: the gates were fitted with different reward tolerances ({told}); give one with --reward-tolerance"
         )
-    return known[0] if known else None
+    return known[0] if known else REWARD_TOLERANCE
 
 
 def _check_fits(path: Path, gate: "Gate", sample: "Sample", other_group_size: bool) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from calibrate.convention import Convention
 from calibrate.curves import Areas, Correlation, areas, rank_correlation
@@ -58,12 +59,13 @@ CURVES = Table(
 
 POINTS = Table(
     "points",
-    "One row a signal, step and threshold: the ROC and precision-recall curves, over the groups that count. At most "
-    f"{_POINTS_A_CURVE} points a curve. Written by `sr calibrate` into calibration/points.parquet.",
-    ("signal", "step", "threshold"),
+    "One row a signal, step, task type and threshold: the ROC and precision-recall curves, over the groups that count. "
+    f"At most {_POINTS_A_CURVE} points a curve. Written by `sr calibrate` into calibration/points.parquet.",
+    ("signal", "step", "task_type", "threshold"),
     (
         Column("signal", LABEL, "the signal"),
         Column("step", pa.int32(), "K"),
+        Column("task_type", LABEL, "as in curves"),
         Column("threshold", _REAL, "a group is taken under it (over it, where high values speak for zero variance)"),
         Column("taken", pa.int32(), "groups taken"),
         Column("true_positives", pa.int32(), "zero-variance ones among them"),
@@ -100,8 +102,9 @@ def cells(sample: Sample, convention: Convention, columns: Sequence[int], progre
     for done, column in enumerate(columns):
         if progress is not None:
             progress(done, len(columns))
-        for task_type, rows in _parts(sample, convention, column):
-            found += _cells(sample, column, task_type, rows)
+        counted = sample.counted(column, convention) & sample.eligible[:, column].any()
+        for task_type, rows in _parts(sample):
+            found += _cells(sample, column, task_type, rows & counted)
     return found
 
 
@@ -113,23 +116,22 @@ def write_curves(folder: Path, sample: Sample, convention: Convention, found: Se
     """
     try:
         folder.mkdir(exist_ok=True)
-        _write(folder / f"{CURVES.name}.parquet", CURVES, [_curve_row(cell) for cell in found])
-        whole = [cell for cell in found if cell.task_type == ALL]
-        _write(
-            folder / f"{POINTS.name}.parquet", POINTS, [row for c in whole for row in _points(sample, convention, c)]
-        )
+        rows = [_curve_row(cell) for cell in found]
+        _write(folder / f"{CURVES.name}.parquet", pa.Table.from_pylist(rows, CURVES.arrow))
+        parts = dict(_parts(sample))
+        points = [_points(sample, convention, cell, parts[cell.task_type]) for cell in found]
+        _write(folder / f"{POINTS.name}.parquet", pa.concat_tables([POINTS.arrow.empty_table(), *points]))
     except OSError as error:
         raise InputError(f"{folder}: cannot be written ({error.strerror}); make the folder writable") from error
 
 
-def _parts(sample: Sample, convention: Convention, column: int) -> Iterator[tuple[str, Bools]]:
-    counted = sample.counted(column, convention) & sample.eligible[:, column].any()
-    yield ALL, counted
+def _parts(sample: Sample) -> Iterator[tuple[str, Bools]]:
+    """All groups, and those of each task type, with the name that the tables give them."""
+    yield ALL, np.ones(sample.size, np.bool_)
     if sample.task_types is not None:
         for task_type in sample.task_types.unique().sort():
-            # A log may name a task type as it likes, and each row of the table must be told from the others.
-            name = f"{ALL} (task type)" if task_type == ALL else task_type
-            yield name, counted & (sample.task_types == task_type).to_numpy()
+            # A log may name a task type as it likes, and each row of a table must be told from the others.
+            yield f"{ALL} (task type)" if task_type == ALL else task_type, (sample.task_types == task_type).to_numpy()
 
 
 def _cells(sample: Sample, column: int, task_type: str, rows: Bools) -> Iterator[Cell]:
@@ -168,29 +170,35 @@ def _curve_row(cell: Cell) -> dict[str, object]:
     }
 
 
-def _points(sample: Sample, convention: Convention, cell: Cell) -> Iterator[dict[str, object]]:
-    rungs = ladder(sample, cell.signal, sample.column(cell.step), convention)
+def _points(sample: Sample, convention: Convention, cell: Cell, rows: Bools) -> pa.Table:
+    """The curves of a cell, on the groups in `rows` (N,)."""
+    rungs = ladder(sample, cell.signal, sample.column(cell.step), convention, rows)
     count = len(rungs.thresholds)
-    for place in sorted(set(np.linspace(0, count - 1, min(count, _POINTS_A_CURVE)).round().astype(int).tolist())):
-        taken, hits = int(rungs.taken[place]), int(rungs.true_positives[place])
-        informative = cell.groups - cell.zero_variance
-        yield {
-            "signal": cell.signal,
-            "step": cell.step,
-            "threshold": BY_NAME[cell.signal].sign * float(rungs.thresholds[place]),
-            "taken": taken,
-            "true_positives": hits,
-            "precision": hits / taken,
-            "recall": hits / cell.zero_variance if cell.zero_variance else None,
-            "false_positive_rate": (taken - hits) / informative if informative else None,
-            "net_saving": float(rungs.net_saving[place]),
-        }
+    places = np.unique(np.linspace(0, max(0, count - 1), min(count, _POINTS_A_CURVE)).round().astype(int))
+    taken, hits = rungs.taken[places], rungs.true_positives[places]
+    informative = cell.groups - cell.zero_variance
+    columns = {
+        "signal": [cell.signal] * len(places),
+        "step": np.full(len(places), cell.step),
+        "task_type": [cell.task_type] * len(places),
+        "threshold": BY_NAME[cell.signal].sign * rungs.thresholds[places].astype(np.float64),
+        "taken": taken,
+        "true_positives": hits,
+        "precision": hits / taken,
+        "recall": _share(hits, cell.zero_variance),
+        "false_positive_rate": _share(taken - hits, informative),
+        "net_saving": rungs.net_saving[places],
+    }
+    return pa.table({name: pa.array(columns[name]) for name in POINTS.arrow.names}).cast(POINTS.arrow)
 
 
-def _write(path: Path, table: Table, rows: Sequence[dict[str, object]]) -> None:
-    columns = {name: [row[name] for row in rows] for name in table.arrow.names}
+def _share(counts: NDArray[np.int64], whole: int) -> list[float | None]:
+    return (counts / whole).tolist() if whole else [None] * len(counts)
+
+
+def _write(path: Path, table: pa.Table) -> None:
     with replacing(path) as temporary:
-        pq.write_table(pa.Table.from_pydict(columns, schema=table.arrow), temporary, compression="zstd")
+        pq.write_table(table, temporary, compression="zstd")
 
 
 def _known(value: float) -> float | None:

@@ -166,7 +166,9 @@ def _counted(sample: Sample, column: int, convention: Convention, rows: Bools) -
 
 def _change(sample: Sample, column: int, counted: Bools) -> Change:
     hits = sample.zero_variance[counted].astype(np.int64)
-    return Change(np.ones(len(hits), np.int64), hits, sample.cost.after[counted, column].astype(np.int64))
+    # Of a group that is over nothing is saved, also where it counts.
+    saved = np.where(sample.eligible[counted, column], sample.cost.after[counted, column], 0).astype(np.int64)
+    return Change(np.ones(len(hits), np.int64), hits, saved)
 
 
 def _start(sample: Sample, rows: Bools) -> Start:
@@ -220,7 +222,7 @@ def fit(sample: Sample, search: Search, signal: str) -> Fit:
     steps = tuple(
         _step_fit(sample, search, signal, column, rungs) for column, rungs in zip(search.columns, ladders, strict=True)
     )
-    short = "" if any(step.reaches for step in steps) else _shortfall(steps, ladders, search.target_precision)
+    short = "" if any(step.reaches for step in steps) else _shortfall(steps, ladders, search)
     return Fit(search, signal, steps, short)
 
 
@@ -263,20 +265,22 @@ def _nearest(rungs: Ladder, target: float) -> tuple[int | None, bool]:
     return first(rungs.taken > 0, -rungs.net_saving, -rungs.precision, rungs.taken), False
 
 
-def _shortfall(steps: Sequence[StepFit], ladders: Sequence[Ladder], target: float) -> str:
+def _shortfall(steps: Sequence[StepFit], ladders: Sequence[Ladder], search: Search) -> str:
     """Which is short, groups or precision, in one line."""
+    target, paper = search.target_precision, search.convention is Convention.PAPER
+    cuts, cut = ("flagged groups", "flag") if paper else ("cuts", "cut")
     best = [(step, step.best) for step in steps if step.best is not None]
     most = max((counts.population for _, counts in best), default=0)
     if most < MIN_CUTS:
-        return f"too few groups: a gate needs {MIN_CUTS} cuts, and no step K has more than {most} groups to cut"
+        return f"too few groups: a gate needs {MIN_CUTS} {cuts}, and no step K has more than {most} groups to {cut}"
     enough = [(step, counts) for step, counts in best if counts.taken >= MIN_CUTS]
     at, nearest = max(enough, key=lambda pair: (pair[1].precision.value, pair[1].net_saving.value, -pair[0].step))
     if nearest.precision.value >= target:
         return "no informative group would be left: every threshold that reaches the target takes them all"
     fewer = max((int(rungs.taken[rungs.precision >= target].max(initial=0)) for rungs in ladders), default=0)
-    hint = f"; thresholds that reach the target cut at most {fewer}" if fewer else ""
+    hint = f"; thresholds that reach the target {cut} at most {fewer}" if fewer else ""
     return (
-        f"precision too low: of the thresholds with at least {MIN_CUTS} cuts the most precise has "
+        f"precision too low: of the thresholds with at least {MIN_CUTS} {cuts} the most precise has "
         f"{nearest.precision.value:.3f} ({nearest.true_positives:g} of {nearest.taken:g}, K = {at.step}), "
         f"under the target of {target:g}{hint}"
     )

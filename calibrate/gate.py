@@ -153,7 +153,8 @@ class Gate(BaseModel):
     """A rule, and what it was fitted on.
 
     `group_size`, `horizon`, `model`, `adapter`, `prompt`, `temperature` and `top_p` say what rollouts those were (null
-    where a table of signals did not say) and `data` is the SHA-256 of what the fit read. Rewards that differ by no more
+    where a table of signals did not say), `data` is the SHA-256 of what the fit read, and `groups` that of which groups
+    those were. Rewards that differ by no more
     than `reward_tolerance` counted as equal; it is null where a table said the outcomes itself. `evidence` is the gate
     on the groups that it was chosen on, `out_of_sample` the whole procedure on groups that it did not see. Without a
     `certificate` nothing guarantees the precision on other groups.
@@ -178,6 +179,7 @@ class Gate(BaseModel):
     evidence: Evidence
     out_of_sample: Evidence | None = None
     data: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    groups: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
     versions: dict[str, str]
 
     @model_validator(mode="after")
@@ -205,6 +207,12 @@ class Gate(BaseModel):
     def step(self) -> int:
         """The first of `steps`, and for most gates the only one."""
         return self.rule.steps[0]
+
+    def fitted_on(self, sample: "Sample") -> bool:
+        """Whether these are the very groups that it was fitted on, at whatever steps; so measured on them it is
+        flattered.
+        """
+        return self.data == sample.fingerprint() if self.groups is None else self.groups == sample.groups_fingerprint()
 
     def differences(self, configuration: Mapping[str, object]) -> list[str]:
         """In what rollouts of this configuration (as in a run.json) are of another kind than those that it was fitted
@@ -300,6 +308,7 @@ def make_gate(
         evidence=Evidence.of(evidence, sample),
         out_of_sample=None if out_of_sample is None else Evidence.of(out_of_sample, sample),
         data=sample.fingerprint(),
+        groups=sample.groups_fingerprint(),
         versions=versions(),
     )
 

@@ -108,9 +108,8 @@ def net_saving_interval(
     if np.isnan(saved.low) or not informative_kept.sum():
         return Interval(value, np.nan, np.nan)
     dropped = share(informative - informative_kept, informative, task)
-    together = [_influence(cost_kept, cost, task), _influence(informative_kept, informative, task)]
-    vary = all(np.ptp(one) > 0 for one in together)
-    correlation = float(np.corrcoef(*together)[0, 1]) if vary else 0.0
+    one, other = _influence(cost_kept, cost, task), _influence(informative_kept, informative, task)
+    correlation = float(np.corrcoef(one, other)[0, 1]) if np.ptp(one) > 0 and np.ptp(other) > 0 else 0.0
     with np.errstate(divide="ignore"):
         cost_low, cost_log, cost_high = np.log1p([-saved.high, -saved.value, -saved.low])
         left_low, left_log, left_high = np.log1p([-dropped.high, -dropped.value, -dropped.low])

@@ -17,6 +17,7 @@ from calibrate.curves import Areas
 from calibrate.fit import Fit, Search, StepFit, apply
 from calibrate.folds import OutOfSample
 from calibrate.intervals import Interval, share
+from calibrate.kinds import GateKind
 from calibrate.ladder import MIN_CUTS
 from calibrate.rules import Rule, Threshold
 from calibrate.sample import Sample
@@ -183,6 +184,16 @@ def legend_of_gates(judged: Sequence[Judged]) -> list[str]:
     return lines
 
 
+def no_gate(table: Fit, kind: GateKind, *, several: bool) -> list[str]:
+    """Why there is none; `table` is of the signal shown, of `several` or not."""
+    if not table.shortfall:
+        return [f"no gate: none of the kind {kind.value} reaches the target"]
+    if kind is not GateKind.THRESHOLD:
+        which = "any kind" if kind is GateKind.AUTO else f"the kind {kind.value}"
+        return [f"no gate of {which}; of single thresholds on {table.signal}: {table.shortfall}"]
+    return [f"no gate: {f'on no signal; on {table.signal}: ' if several else ''}{table.shortfall}"]
+
+
 def verdict(chosen: Judged, out: OutOfSample | None, sample: Sample, *, written: bool = True) -> list[str]:
     """The gate and its evidence; `out` is the procedure that chose it, out of sample. It is not `written` where only a
     certified one may be.
@@ -225,7 +236,7 @@ def certificate(attempt: Attempt, search: Search, confidence: float, sample: Sam
     return [
         "",
         f"certified gate: {attempt.rule}",
-        f"  {claim}, for new tasks of the same policy, games and settings",
+        f"  {claim}, for new tasks of the same policy, games and settings, each counting once",
         f"  {found.true_positives} of {found.cuts} cuts among {found.tasks} tasks, one group each, were zero-variance: "
         f"exact binomial p = {found.p_value:.2g}, at most {found.level:.2g} ({how})",
         f"  on all groups here: {counts.true_positives:g} of {counts.taken:g} cuts zero-variance; "

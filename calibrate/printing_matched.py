@@ -51,6 +51,12 @@ def notes(found: Matched) -> list[str]:
         f"over all matched groups, cut or not [95 %, bootstrap by task in pairs, {RESAMPLES:,} resamples]; groups that "
         "were not cut differ a little between the runs, as the engine's last bits do."
     ]
+    tokens = [cut.tokens_saved for cut in found.cuts if cut.tokens_saved is not None]
+    whole = next((total for total in found.totals if total.name == "tokens"), None)
+    if tokens and whole is not None:
+        lines.append(
+            f"of the {whole.ungated - whole.gated:,.0f} tokens saved the cuts themselves account for {sum(tokens):,}"
+        )
     if any(total.name == "seconds" for total in found.totals):
         lines.append(
             "seconds: time in which any group was being rolled out; it compares only where both runs had the same "

@@ -88,7 +88,8 @@ def describe(gate: Gate) -> list[str]:
         held = gate.certificate
         lines.append(
             f"certified: precision >= {held.precision:g} with confidence {held.confidence:g} for new tasks of the same "
-            f"policy, games and settings ({held.true_positives} of {held.cuts} cuts, one a task, were zero-variance; "
+            f"policy, games and settings, each counting once ({held.true_positives} of {held.cuts} cuts, one a task, "
+            f"were zero-variance; "
             f"p = {held.p_value:.2g}, at most {held.level:.2g})"
         )
     return [*lines, f"data: {gate.data[:16]}…; " + ", ".join(f"{name} {v}" for name, v in gate.versions.items())]

@@ -124,7 +124,7 @@ class _Draft:
 
 
 def _read(run: Path, reward_tolerance: float, keep: int | None, part: int, progress: Update | None) -> Sample:
-    groups, notes = _whole_groups(run)
+    groups, notes, no_draw = _whole_groups(run)
     size, horizon = (_same(run, groups, column) for column in ("group_size", "horizon"))
     if size < 2 or horizon < 2:
         raise InputError(f"{run}: group size {size}, horizon {horizon}; both must be at least 2 to calibrate a gate")
@@ -152,6 +152,7 @@ def _read(run: Path, reward_tolerance: float, keep: int | None, part: int, progr
         step_cost=steps,
         reward_tolerance=reward_tolerance,
         notes=draft.notes,
+        no_draw=no_draw,
     )
 
 
@@ -244,9 +245,20 @@ def _signal_rows(sample: Sample, part: slice) -> pa.Table:
     return pa.table(arrays, names=SIGNALS.arrow.names).cast(SIGNALS.arrow)
 
 
-def _whole_groups(run: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """The groups to calibrate on, sorted by id, and what was left out."""
-    columns = ("group_id", "game_id", "task_type", "group_size", "horizon", "rewards", "gate_enforced")
+def _whole_groups(run: Path) -> tuple[pl.DataFrame, tuple[str, ...], str]:
+    """The groups to calibrate on, sorted by id; what was left out, and what else is to be known; and why they are no
+    draw of tasks that one policy rolled out, if they are not.
+    """
+    columns = (
+        "group_id",
+        "game_id",
+        "task_type",
+        "group_size",
+        "horizon",
+        "rewards",
+        "gate_enforced",
+        "policy_version",
+    )
     groups = scan(run, "groups").select(columns).sort("group_id").collect()
     failed = scan(run, "errors").select("group_id").unique().collect()
     notes: tuple[str, ...] = ()
@@ -255,7 +267,9 @@ def _whole_groups(run: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:
         notes += (f"left out: {owed} groups that failed and are owed (run sr collect again to have them)",)
     cut = pl.col("gate_enforced").fill_null(value=False)
     whole = groups.filter(~cut)
+    no_draw = ""
     if whole.height < groups.height:
+        no_draw = f"a gate cut {groups.height - whole.height} of its groups, and the others are those that it let go on"
         notes += (
             f"left out: {groups.height - whole.height} groups that a gate cut (their rewards are truncated); the "
             "others are those that it let go on, and rates among them are not those of ungated rollouts",
@@ -263,7 +277,13 @@ def _whole_groups(run: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:
     if not whole.height:
         left_out = f" ({'; '.join(notes)})" if notes else ""
         raise InputError(f"{run}: no finished ungated group to calibrate on{left_out}; let sr collect finish some")
-    return whole, notes
+    versions = whole["policy_version"].drop_nulls().n_unique()
+    if versions > 1:
+        no_draw = no_draw or f"its groups were rolled out by {versions} versions of a policy in training"
+        notes += (
+            f"policy: {versions} versions of one in training; figures are of their mixture, and the next differs",
+        )
+    return whole, notes, no_draw
 
 
 def _members(ids: pl.Series, size: int, keep: int, part: int) -> NDArray[np.int64]:

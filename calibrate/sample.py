@@ -41,7 +41,8 @@ class Sample:
     None where a table does not say. `eligible_exactly` is False where eligibility is only estimated from
     `termination_fraction` < 1. `cost` is what savings are counted in; `step_cost` counts steps, where known. Rewards
     of a group that differ by no more than `reward_tolerance` count as equal; None where a table says the outcomes
-    itself. `notes` are lines for the user: what was left out and why, what is approximate.
+    itself. `notes` are lines for the user: what was left out and why, what is approximate. `no_draw` says why the
+    groups are no draw of tasks that one policy rolled out, so that they guarantee nothing; empty where they are.
     """
 
     group_size: int | None
@@ -59,6 +60,7 @@ class Sample:
     step_cost: Cost | None = None
     reward_tolerance: float | None = REWARD_TOLERANCE
     notes: tuple[str, ...] = ()
+    no_draw: str = ""
 
     @property
     def size(self) -> int:
@@ -94,6 +96,14 @@ class Sample:
         if not len(found):
             raise InputError(f"--at-step {step}: not there; the signals are known at K = {_ranges(self.steps)}")
         return int(found[0])
+
+    def groups_fingerprint(self) -> str:
+        """SHA-256 of which groups these are and how they ended: the same of a run and of its table, at any steps."""
+        digest = hashlib.sha256()
+        for item in self.group_ids:
+            digest.update(item.encode() + b"\0")
+        digest.update(np.ascontiguousarray(self.reward_variance, np.float64).data)
+        return digest.hexdigest()
 
     def fingerprint(self) -> str:
         """SHA-256 of everything a fit reads: the same for the same groups, whatever order they were read in."""

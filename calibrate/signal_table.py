@@ -19,6 +19,9 @@ DEFAULT_MAX_STEPS = 30  # the paper's horizon
 
 # Our name of a column, and the released tables' name where it differs. Where a table has both, ours counts.
 _RELEASED_NAMES = {"group_id": "task_id", "step": "K", "outcome": "label", "reward_variance": "reward_var"}
+_APPROXIMATELY_ELIGIBLE = (
+    "note: eligibility is approximate: termination_fraction < 1, as the table has no column `eligible`"
+)
 _PARQUET_MAGIC = b"PAR1"
 _ROUNDING = 1e-9  # how far a value may lie outside its range
 # The most reward variance of all_fail and all_succeed, where a table does not say the tolerance that they were decided
@@ -34,6 +37,7 @@ def read_table(
     at_step: int | None,
     reward_tolerance: float | None,
     signals: Sequence[str] = (PREFIX_EDIT_DISTANCE.name,),
+    otherwise: float = REWARD_TOLERANCE,
 ) -> Sample:
     """The sample of a CSV or Parquet table; with `at_step`, of its rows at that K alone.
 
@@ -43,8 +47,8 @@ def read_table(
     value counts as absent. Without `eligible`, a group counts as eligible when its termination fraction is under 1,
     which is approximate. Without an outcome, a group is zero-variance when its reward variance is at most
     (tolerance / 2)², the most that rewards within the tolerance can have. Without game_id, a group's task is its id up
-    to the visit (`#0`, `#1`, …). The horizon is the table's, else `max_steps`, else 30; the tolerance likewise
-    `reward_tolerance`, else the table's, else 1e-8.
+    to the visit (`#0`, `#1`, …). The horizon is the table's, else `max_steps`, else 30; the tolerance is
+    `reward_tolerance`, else the table's, else `otherwise`.
 
     Raises:
         InputError: the file cannot be read, a column is missing, or a value is absent, out of range or contradictory.
@@ -60,16 +64,19 @@ def read_table(
     rows = _rectangular(path, rows.sort("group_id", "step"))
     _check_steps(path, rows, horizon)
     told = _single(path, rows, "reward_tolerance")
-    tolerance = next(known for known in (reward_tolerance, told, REWARD_TOLERANCE) if known is not None)
+    tolerance = next(known for known in (reward_tolerance, told, otherwise) if known is not None)
     steps = rows["step"].unique().sort().to_numpy()
     shape = (-1, len(steps))
     first = rows.gather_every(len(steps))
     exact = "eligible" in rows.columns
     running = rows["eligible"] if exact else rows["termination_fraction"] < 1
     budget = np.broadcast_to(horizon - steps, (first.height, len(steps)))
-    note = "note: eligibility is approximate: termination_fraction < 1, as the table has no column `eligible`"
+    size = _single_whole(path, rows, "group_size")
+    notes: tuple[str, ...] = () if exact else (_APPROXIMATELY_ELIGIBLE,)
+    if "outcome" not in rows.columns and tolerance > REWARD_TOLERANCE:
+        notes += (_approximate_outcomes(first["reward_variance"].to_numpy(), tolerance, size),)
     return Sample(
-        group_size=_single_whole(path, rows, "group_size"),
+        group_size=size,
         horizon=horizon,
         steps=steps,
         group_ids=first["group_id"],
@@ -86,7 +93,7 @@ def read_table(
         eligible_exactly=exact,
         reward_tolerance=told if "outcome" in rows.columns else tolerance,
         cost=Cost("budget", budget, np.full(first.height, horizon)),
-        notes=() if exact else (note,),
+        notes=notes,
     )
 
 
@@ -301,6 +308,22 @@ def _outcomes(groups: pl.DataFrame, tolerance: float) -> np.ndarray[tuple[int], 
     if "outcome" in groups.columns:
         return np.array(groups["outcome"].to_list())
     return np.where(groups["reward_variance"].to_numpy() > (tolerance / 2) ** 2, "mixed", "uniform")
+
+
+def _approximate_outcomes(
+    variance: np.ndarray[tuple[int], np.dtype[np.float64]], tolerance: float, size: int | None
+) -> str:
+    """Rewards that differ by r have a variance of r²/(2G) to r²/4, by where the others lie."""
+    most = (tolerance / 2) ** 2
+    if size is None:
+        doubtful = "some of them may differ by more"
+    else:
+        either = ((variance > tolerance**2 / (2 * size) * (1 + _ROUNDING)) & (variance <= most)).sum()
+        doubtful = f"{either} of these may differ by more"
+    return (
+        "note: outcomes are approximate: the table has no column `outcome`, and groups whose reward variance is at "
+        f"most {most:g} are taken as zero-variance; {doubtful}"
+    )
 
 
 def _first_line(error: Exception) -> str:

@@ -47,8 +47,8 @@ class Cuts:
             flagged=flagged,
             live=live,
             taken=taken.astype(np.float64),
-            saved=np.where(taken, sample.cost.after[everywhere, columns], 0),
-            steps_saved=None if steps is None else np.where(taken, steps.after[everywhere, columns], 0),
+            saved=np.where(live, sample.cost.after[everywhere, columns], 0),
+            steps_saved=None if steps is None else np.where(live, steps.after[everywhere, columns], 0),
             budget=np.where(taken, 1 - sample.steps[columns] / sample.horizon, 0.0),
         )
 

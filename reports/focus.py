@@ -88,7 +88,7 @@ def thresholds(rule: Rule | None) -> dict[int, float]:
 def _shown(sample: Sample, gate: Gate | None, per_step: Fit) -> tuple[Rule | None, int, str, str]:
     """The rule, its step, its name, and where it comes from."""
     if gate is not None:
-        where = "these very groups" if gate.data == sample.fingerprint() else "other groups than these"
+        where = "these very groups" if gate.fitted_on(sample) else "other groups than these"
         return gate.rule, gate.step, "the gate", f"It is the gate of the run, fitted on {where}."
     best, target = _nearest(per_step), per_step.search.target_precision
     if best is None:

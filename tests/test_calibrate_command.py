@@ -408,3 +408,56 @@ def test_a_runs_own_signals_are_a_table_whatever_its_reward_tolerance(calibrate:
     code, out, err = calibrate("--signals", Path("run", "signals.parquet"))
     assert (code, err) == (3, "")
     assert "zero-variance 1.000" in out
+
+
+def test_nothing_is_guaranteed_from_groups_that_a_gate_let_go_on(calibrate: Run, tmp_path: Path) -> None:
+    cut = Decision(2, 0.0, 0.1, flagged=True, enforced=True)
+    with open_run(tmp_path / "run", {}, {}) as run:
+        for number, kind in enumerate(MANY):
+            run.add(a_group(number, kind, cut if number == 3 else None))
+    code, out, err = calibrate("run", "--confidence", "0.9")
+    assert (code, out) == (2, "")
+    assert "guarantees nothing, as a gate cut 1 of its groups" in err
+    assert not (tmp_path / "run" / "signals.parquet").exists()
+    assert calibrate("run")[0] == 0
+
+
+def test_a_run_of_a_policy_in_training_says_so_and_guarantees_nothing(calibrate: Run, tmp_path: Path) -> None:
+    with open_run(tmp_path / "run", {}, {}) as run:
+        for number, kind in enumerate(MANY):
+            run.add(replace(a_group(number, kind), policy_version=number % 3))
+    code, out, _ = calibrate("run")
+    assert code == 0
+    assert "policy: 3 versions of one in training" in out
+    code, _, err = calibrate("run", "--confidence", "0.9")
+    assert code == 2
+    assert "3 versions of a policy in training" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--gate", "learned"], "no gate of the kind learned; of single thresholds on prefix_edit_distance_mean: "),
+        (["--gate", "auto"], "no gate of any kind; of single thresholds on prefix_edit_distance_mean: "),
+        ([], "no gate: too few groups: "),
+    ],
+)
+def test_why_there_is_no_gate_is_told_of_the_kind_that_was_asked_for(
+    calibrate: Run, tmp_path: Path, options: list[str], told: str
+) -> None:
+    write_run(tmp_path / "run", KINDS[8:16])
+    code, out, _ = calibrate("run", *options)
+    assert code == 3
+    assert told in out
+
+
+def test_under_the_papers_convention_a_group_that_is_over_saves_nothing(calibrate: Run) -> None:
+    rows = ["group_id,step,outcome,reward_variance,prefix_edit_distance_mean,termination_fraction"]
+    rows += [f"a{i},10,all_fail,0,0.0,1" for i in range(10)] + [f"b{i},10,all_fail,0,0.0,0.5" for i in range(10)]
+    rows += [f"c{i},10,mixed,0.25,0.9,0" for i in range(20)]
+    Path("table.csv").write_text("\n".join(rows) + "\n")
+    assert calibrate("--signals", "table.csv", "--convention", "paper")[0] == 0
+    gate = load(Path("gate.json"))
+    assert (gate.evidence.taken, gate.evidence.cut) == (20, 10)
+    # Ten of forty groups are cut at 10 of 30 steps, and no informative one.
+    assert gate.evidence.net_saving == pytest.approx(10 / 40 * 20 / 30)

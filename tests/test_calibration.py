@@ -132,3 +132,13 @@ def test_without_terminations_the_or_rule_is_left_out() -> None:
         "sequential",
         "learned",
     ]
+
+
+def test_a_kind_that_cuts_nothing_out_of_sample_is_no_better_than_one_that_loses(judged: list[Judged]) -> None:
+    made = with_expected(judged, [(0.0, 0.0), (-0.02, 0.01), (-0.01, 0.01), (-0.02, 0.01)])
+    assert made[0].out_of_sample is not None
+    counts = replace(made[0].out_of_sample.tally, taken=0, precision=Interval(float("nan"), 0.0, 1.0))
+    made[0] = replace(made[0], out_of_sample=replace(made[0].out_of_sample, tally=counts))
+    chosen = choose(made)
+    assert chosen is not None
+    assert chosen.search.kind == "either"

@@ -198,10 +198,37 @@ def test_when_groups_are_short_about_how_many_would_do_is_named_and_is_about_rig
     assert 0.65 < certified / 60 <= 1.0
 
 
-def test_fewer_than_ten_cuts_say_nothing_of_how_many_would_do() -> None:
+def test_of_fewer_than_ten_cuts_their_rate_is_told_and_what_would_do_at_that_rate() -> None:
     sample = sample_of(np.full(8, 0.001), np.zeros(8, bool))
+    attempt = certify(sample, search_of(sample, 0.9), GateKind.THRESHOLD, 0.95)
+    # Where all are hits, n cuts certify when 0.9^n is at most the level.
+    needed = math.ceil(math.log(0.05 / len(attempt.cells)) / math.log(0.9))
+    assert "cut 8 of 8 tasks, 8 of them zero-variance (1.000)" in attempt.shortfall
+    assert f"about {needed} cuts, from about {needed} tasks" in attempt.shortfall
+
+
+def test_of_fewer_than_ten_cuts_at_too_low_a_rate_no_number_of_groups_is_promised() -> None:
+    sample = sample_of(np.full(9, 0.001), np.arange(9) >= 6)
     told = certify(sample, search_of(sample, 0.9), GateKind.THRESHOLD, 0.95).shortfall
-    assert told == "groups: of 8 tasks no candidate cuts 10 or more (at most 8)"
+    assert told.startswith("precision or groups, which cannot be told yet: of 9 tasks no candidate cuts 10 or more")
+    assert "has 6 of 9, 0.667 [0.30,0.93]; 20,000 cuts at that rate would not certify 0.9" in told
+
+
+def test_where_no_candidate_cuts_any_that_is_said() -> None:
+    sample = sample_of(np.full(9, 1.0), np.zeros(9, bool))
+    told = certify(sample, search_of(sample, 0.9), GateKind.THRESHOLD, 0.95).shortfall
+    assert told == "groups: of 9 tasks no candidate cuts any"
+
+
+def test_a_gate_that_is_right_once_a_task_and_wrong_on_all_groups_is_not_certified() -> None:
+    # 300 games visited once, whose groups are zero-variance; 20 visited 20 times, mixed but for one in ten.
+    tasks = [f"a{i}" for i in range(300)] + [f"b{i % 20}" for i in range(400)]
+    mixed = np.arange(700) >= 340
+    sample = sample_of(np.full(700, 0.001), mixed, tasks)
+    one_each = sample_of(np.full(320, 0.001), np.arange(320) >= 302)
+    assert certify(one_each, search_of(one_each, 0.9), GateKind.THRESHOLD, 0.95).shortfall.startswith("informative")
+    told = certify(sample, search_of(sample, 0.85), GateKind.THRESHOLD, 0.95).shortfall
+    assert "candidates pass with one group a task, but on all groups together the most precise has 340 of 700" in told
 
 
 def test_the_power_is_as_tables_of_the_binomial_test_have_it() -> None:

@@ -93,9 +93,16 @@ def test_a_task_types_area_is_that_of_its_groups_alone(sample: Sample, written: 
 
 
 @pytest.mark.parametrize("signal", ["prefix_edit_distance_mean", "refused_share"])
-def test_the_points_are_the_curves_that_scikit_learn_draws(sample: Sample, written: Path, signal: str) -> None:
-    points = pl.read_parquet(written / "points.parquet").filter(pl.col("signal") == signal, pl.col("step") == 3)
-    here = sample.eligible[:, 2]
+@pytest.mark.parametrize("task_type", ["all", "odd"])
+def test_the_points_are_the_curves_that_scikit_learn_draws(
+    sample: Sample, tmp_path: Path, signal: str, task_type: str
+) -> None:
+    odd = np.arange(sample.size) % 2 == 1
+    dealt = replace(sample, task_types=pl.Series(np.where(odd, "odd", "even")))
+    write_curves(tmp_path / "curves", dealt, Convention.ELIGIBLE, cells(dealt, Convention.ELIGIBLE, [2]))
+    at = (pl.col("signal") == signal, pl.col("step") == 3, pl.col("task_type") == task_type)
+    points = pl.read_parquet(tmp_path / "curves" / "points.parquet").filter(*at)
+    here = sample.eligible[:, 2] & (odd | (task_type == "all"))
     positive, scores = sample.zero_variance[here], -BY_NAME[signal].sign * sample.signals[signal][here, 2]
     false, true, _ = roc_curve(positive, scores, drop_intermediate=False)
     assert points["recall"].to_list() == pytest.approx(true[1:].tolist())

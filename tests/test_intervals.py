@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from calibrate.intervals import proportion, relative_saving, share
+from calibrate.intervals import net_saving_interval, proportion, relative_saving, share
 
 
 @pytest.mark.parametrize(("successes", "trials"), [(13, 17), (1, 9), (40, 200)])
@@ -91,3 +91,63 @@ def test_the_interval_of_a_saving_widens_when_groups_share_tasks() -> None:
     alone = relative_saving(value, [cost - saved], [cost], np.arange(300))
     together = relative_saving(value, [cost - saved], [cost], np.repeat(np.arange(50), 6))
     assert together.high - together.low == pytest.approx(np.sqrt(6) * (alone.high - alone.low), rel=0.05)
+
+
+# Of net savings
+
+# Groups, share of them zero-variance, share cut, precision, share of its cost that a cut saves, groups a task.
+GATES = [
+    (160, 0.275, 0.0875, 0.93, 0.1, 1),  # one informative group is cut, on average
+    (144, 0.275, 0.0875, 0.93, 0.033, 1),
+    (400, 0.4, 0.3, 0.6, 0.8, 1),
+    (400, 0.4, 0.2, 0.8, 0.5, 4),
+]
+
+
+@pytest.mark.parametrize(("groups", "zero", "cut", "precision", "saves", "a_task"), GATES)
+def test_the_interval_of_a_net_saving_covers_also_where_hardly_an_informative_group_is_cut(
+    groups: int, zero: float, cut: float, precision: float, saves: float, a_task: int
+) -> None:
+    rng, task = np.random.default_rng(8), np.arange(groups) // a_task
+    chances = np.array([cut * precision / zero, cut * (1 - precision) / (1 - zero)])
+    truth, covered = 1 - (1 - cut * saves) / (1 - chances[1]), 0
+    for _ in range(600):
+        of_task = rng.beta(2 * zero, 2 - 2 * zero, groups)[task] if a_task > 1 else np.full(groups, zero)
+        informative = rng.random(groups) >= of_task
+        taken = rng.random(groups) < chances[informative.astype(int)]
+        cost = rng.integers(60, 140, groups)
+        kept, left = cost * (1 - saves * taken), informative & ~taken
+        value = 1 - kept.sum() / cost.sum() * informative.sum() / left.sum()
+        found = net_saving_interval(value, kept, cost, left.astype(float), informative.astype(float), task)
+        covered += found.low <= truth <= found.high
+    assert covered / 600 > 0.93
+
+
+def test_a_gate_that_happened_to_cut_no_informative_group_is_not_known_to_pay() -> None:
+    cost, taken = np.full(100, 10.0), np.arange(100) < 10
+    informative = np.arange(100) >= 30
+    found = net_saving_interval(
+        0.05, cost * (1 - taken / 2), cost, informative * 1.0, informative * 1.0, np.arange(100)
+    )
+    # Up to 3.7 / 70 = 5.1 % of the informative groups may be what it cuts (Clopper-Pearson).
+    assert found.low < 0 < found.high
+    assert found.low > 1 - 0.95 / (1 - proportion(0, 70).high) - 0.02
+
+
+def test_with_many_groups_the_interval_of_a_net_saving_is_that_of_the_delta_method() -> None:
+    rng = np.random.default_rng(9)
+    cost, informative = rng.integers(60, 140, 4000), rng.random(4000) < 0.6
+    taken = rng.random(4000) < np.where(informative, 0.1, 0.4)
+    kept, left = cost * (1 - 0.6 * taken), informative & ~taken
+    value = 1 - kept.sum() / cost.sum() * informative.sum() / left.sum()
+    found = net_saving_interval(value, kept, cost, left * 1.0, informative * 1.0, np.arange(4000))
+    other = relative_saving(value, [kept, informative], [cost, left], np.arange(4000))
+    assert (found.low, found.high) == pytest.approx((other.low, other.high), abs=0.002)
+
+
+def test_a_net_saving_over_nothing_has_no_interval() -> None:
+    one, nothing, tasks = np.ones(4), np.zeros(4), np.arange(4)
+    for kept, left, task in ((nothing, one, tasks), (one, nothing, tasks), (one, one, np.zeros(4, int))):
+        found = net_saving_interval(0.5, kept, one, left, one, task)
+        assert math.isnan(found.low)
+        assert math.isnan(found.high)

@@ -8,6 +8,7 @@ import pytest
 from synthetic import make_group, make_trajectory
 
 from calibrate.matched import compare, elapsed
+from calibrate.printing_matched import notes
 from collect.errors import InputError
 from collect.store import open_run
 from collect.trajectory import Decision, Group
@@ -83,3 +84,12 @@ def test_a_gate_that_only_looked_has_no_cuts_to_compare(tmp_path: Path) -> None:
     free, gated = arms(tmp_path, {1: True}, gate_mode="shadow")
     with pytest.raises(InputError, match="was in shadow mode and cut nothing; sr replay"):
         compare(free, gated)
+
+
+def test_what_the_cuts_themselves_saved_is_told_from_what_else_differs(tmp_path: Path) -> None:
+    found = compare(*arms(tmp_path, {1: True, 3: False}))
+    total = next(total for total in found.totals if total.name == "tokens")
+    saved = sum(cut.tokens_saved or 0 for cut in found.cuts)
+    assert f"the {total.ungated - total.gated:,.0f} tokens saved the cuts themselves account for {saved:,}" in "".join(
+        notes(found)
+    )

@@ -188,7 +188,33 @@ def test_a_gate_is_replayed_with_the_reward_tolerance_that_it_was_fitted_with(ru
     assert "fitted on these very groups" in out
     _, out, _ = run("replay", "run", "--reward-tolerance", "1.5")
     assert "zero-variance 1.000" in out
-    assert "fitted on these very groups" not in out
+
+
+def test_the_groups_that_a_gate_was_fitted_on_are_known_again_from_a_table_and_at_one_step(
+    run: Run, tmp_path: Path
+) -> None:
+    write_run(tmp_path / "run", MANY)
+    assert run("calibrate", "run", "--at-step", "2")[0] == 0
+    table = Path("run", "signals.parquet")
+    assert run("calibrate", "--signals", table, "--at-step", "2")[0] == 0
+    for options in (("run", "--gate", "gate.json"), ("--signals", table, "--gate", "gate.json"), ("run",)):
+        assert "fitted on these very groups" in run("replay", *options)[1]
+    write_run(tmp_path / "other", MANY[1:])
+    assert "fitted on these very groups" not in run("replay", "other", "--gate", "gate.json")[1]
+
+
+def test_a_table_without_outcomes_is_replayed_with_the_gates_reward_tolerance(run: Run) -> None:
+    rows = [("g,step,reward_variance,prefix_edit_distance_mean,termination_fraction".replace("g,", "group_id,"))]
+    # Rewards 0.1 apart, in the groups that look alike: variances of 0.0025.
+    rows += [f"a{i},2,0.0025,0.0,0" for i in range(12)] + [f"b{i},2,0.25,0.9,0" for i in range(12)]
+    Path("table.csv").write_text("\n".join(rows) + "\n")
+    code, out, _ = run("calibrate", "--signals", "table.csv", "--reward-tolerance", "0.2")
+    assert code == 0
+    assert "note: outcomes are approximate: the table has no column `outcome`" in out
+    _, out, _ = run("replay", "--signals", "table.csv", "--gate", "gate.json")
+    assert policies(out)["gate"][:3] == ["12", "12", "0"]
+    _, out, _ = run("replay", "--signals", "table.csv", "--gate", "gate.json", "--reward-tolerance", "0.01")
+    assert policies(out)["gate"][:3] == ["12", "0", "12"]
 
 
 def test_the_gated_arm_is_compared_as_it_was_rolled_out(run: Run, calibrated: Path) -> None:

@@ -77,3 +77,4 @@ def test_the_estimate_out_of_sample_is_within_one_point_of_the_truth_and_interva
     assert abs(got.out_of_sample - got.truth_at_fold_size) < 0.01 + 2 * noise
     assert got.precision_covered > 0.94
     assert 1 - got.net_saving_covered <= allowed(sets, 0.95)
+    assert 1 - got.late_net_saving_covered <= allowed(sets, 0.95)

@@ -5,6 +5,7 @@ trajectories did, and what they saw and how sure they were. In them equal number
 and every step after a trajectory's last is `END`.
 """
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -39,13 +40,15 @@ def _are_commands(of: Sequence[Any]) -> bool:
 
 def _are_between(of: Sequence[Any], kind: type, lowest: float, highest: float) -> bool:
     """Whether all are numbers of a kind, no bools, in a range."""
+    if not of:
+        return True
     if not _are(of, kind) or bool in set(map(type, of)):
         return False
     try:
         numbers = list(map(float, of))  # numpy would round the range to a smaller type of its own
     except OverflowError:
         return False
-    return all(lowest <= number <= highest for number in numbers)
+    return all(map(math.isfinite, numbers)) and lowest <= min(numbers) and max(numbers) <= highest
 
 
 # What each field of a prefix holds, a step: in words, and the check of it.
@@ -109,7 +112,7 @@ class Prefix:
         if tokens and not any(tokens):
             return "its tokens are all 0; give the number of tokens sampled in each step"
         # A log may hold replies without a token: of these, and only these, nothing is the sum.
-        if any(logprob and not count for logprob, count in zip(logprobs, tokens, strict=True)):
+        if 0 in tokens and any(logprob and not count for logprob, count in zip(logprobs, tokens, strict=True)):
             return "a step of 0 tokens has a log-probability; give the number of tokens sampled in each step"
         return None
 

@@ -9,6 +9,7 @@ gate.json is a gate written out. It can be read without any of this project; `lo
 """
 
 import json
+import math
 import platform
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -39,11 +40,12 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 2
 
 Share = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, le=2**53)]  # as far as doubles hold every whole number
 AnyPrefix = Prefix | Sequence[Step] | Sequence[str]
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 _ROUNDING = 1e-9  # how far numbers that say the same may differ
+_RELATIVE = 1e-6  # and how far in relation to each other, where they may be tiny
 
 
 class Evidence(BaseModel):
@@ -85,7 +87,11 @@ class Evidence(BaseModel):
     def _adds_up(self) -> "Evidence":
         for name in ("tasks", "zero_variance", "population", "taken", "cut"):
             _in_order(self, name, "groups")
+        if self.groups and not self.tasks:
+            raise ValueError("there are groups, and no tasks")
         _in_order(self, "true_positives", "zero_variance")
+        _in_order(self, "cut", "taken")
+        _in_order(self, "taken", "population")
         if self.true_positives + self.false_positives != self.taken:
             raise ValueError("true_positives and false_positives do not add up to taken")
         if self.taken == 0 and self.precision is not None:
@@ -97,7 +103,17 @@ class Evidence(BaseModel):
             known = [number for number in (low, value, high) if number is not None]
             if any(a > b + _ROUNDING for a, b in pairwise(known)):
                 raise ValueError(f"{name} lies outside {name}_low to {name}_high")
+        self._check_recall()
         return self
+
+    def _check_recall(self) -> None:
+        of_all = self.true_positives / self.zero_variance if self.zero_variance else None
+        if self.recall_of_all != of_all and (of_all is None or not _same(self.recall_of_all, of_all)):
+            raise ValueError("recall_of_all is not true_positives / zero_variance")
+        if bool(self.recall) != bool(self.true_positives):
+            raise ValueError("recall and true_positives are not 0 together")
+        if self.recall is not None and self.recall + _ROUNDING < (of_all or 0):
+            raise ValueError("recall, of some of the zero-variance groups, is under recall_of_all")
 
     @classmethod
     def of(cls, counts: "Tally", sample: "Sample") -> "Evidence":
@@ -126,8 +142,9 @@ class Certificate(BaseModel):
     """The guarantee: with probability `confidence` over the calibration tasks, no gate of a true precision under
     `precision` is certified, for new groups of the same policy, games and settings.
 
-    It rests on an exact binomial test: of `cuts` groups, one a task, `true_positives` were zero-variance; the p-value
-    is under `level`, which allows for the `tests` that were made.
+    It rests on an exact binomial test: of `cuts` groups, one a task, `true_positives` were zero-variance; the p-value,
+    P(X >= true_positives) for X ~ Binomial(cuts, precision), is at most `level`, which allows for the `tests` that were
+    made: Holm's procedure divides 1 - confidence by 1 to `tests`.
     """
 
     model_config = _STRICT
@@ -139,14 +156,24 @@ class Certificate(BaseModel):
     true_positives: Count
     p_value: Share
     level: Share
-    tests: Annotated[int, Field(ge=1)]
+    tests: Annotated[Count, Field(ge=1)]
 
     @model_validator(mode="after")
     def _adds_up(self) -> "Certificate":
         _in_order(self, "true_positives", "cuts")
         _in_order(self, "cuts", "tasks")
         _in_order(self, "p_value", "level")
+        alpha = 1 - self.confidence
+        if not alpha / self.tests * (1 - _RELATIVE) <= self.level <= alpha * (1 + _RELATIVE):
+            raise ValueError("level is not 1 - confidence divided by one of 1 to tests")
+        if not math.isclose(self.p_value, self._tail(), rel_tol=_RELATIVE):
+            raise ValueError("p_value is not that of the binomial test")
         return self
+
+    def _tail(self) -> float:
+        from scipy.stats import binom  # slow to import, and most gates are not certified
+
+        return float(binom.sf(self.true_positives - 1, self.cuts, self.precision))
 
 
 class Gate(BaseModel):
@@ -164,7 +191,7 @@ class Gate(BaseModel):
 
     format_version: Literal[2] = 2
     rule: Rule
-    group_size: Annotated[int, Field(ge=2)] | None
+    group_size: Annotated[int, Field(ge=2, le=MOST_STEPS)] | None
     horizon: Annotated[int, Field(ge=2, le=MOST_STEPS)]
     model: str | None
     adapter: str | None
@@ -190,6 +217,15 @@ class Gate(BaseModel):
             raise ValueError("the certificate is for another precision than target_precision")
         if self.certificate is not None and self.convention is Convention.PAPER:
             raise ValueError("a certificate is of groups that are cut, and the paper's convention counts flagged ones")
+        if self.certificate is not None and self.certificate.tasks > self.evidence.tasks:
+            raise ValueError("the certificate is of more tasks than the evidence")
+        return self
+
+    @model_validator(mode="after")
+    def _as_counted(self) -> "Gate":
+        for name, evidence in (("evidence", self.evidence), ("out_of_sample", self.out_of_sample)):
+            if self.convention is Convention.ELIGIBLE and evidence is not None and evidence.cut != evidence.taken:
+                raise ValueError(f"{name} takes other groups than it cuts, and the convention is eligible")
         return self
 
     @model_validator(mode="after")
@@ -246,7 +282,8 @@ def decide(
 ) -> Decision:
     """What a rule decides on one live group; `Gate.decide` says what the arguments are and what is raised."""
     if not isinstance(step, Integral) or isinstance(step, bool) or step not in rule.steps:
-        raise InputError(f"the gate decides at K = {', '.join(map(str, rule.steps))}, not {step}; give one of these")
+        told = printable_line(str(step))
+        raise InputError(f"the gate decides at K = {', '.join(map(str, rule.steps))}, not {told}; give one of these")
     if not isinstance(eligible, bool | np.bool_):
         raise InputError(
             f"eligible is of type {type(eligible).__name__}; give one bool: whether at least one trajectory still runs"

@@ -6,8 +6,9 @@ and every step after a trajectory's last is `END`.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from numbers import Integral, Real
 from typing import Any, Self
 
@@ -18,6 +19,10 @@ from collect.trajectory import Step
 
 END = 0  # the symbol of a step that a trajectory no longer took; others are numbered from 1
 
+_MOST_TOKENS = 2**31 - 1  # what the tables' columns hold
+_LEAST_LOGPROB = -1e100  # so low that sums of many are numbers still
+_ROUNDING = 1e-3  # how far the sum of a step's log-probabilities in single precision may end up over 0
+
 Symbols = NDArray[np.int32]
 Floats = NDArray[np.float64]
 
@@ -27,18 +32,33 @@ def _are(of: Sequence[Any], *kinds: type) -> bool:
     return all(issubclass(kind, kinds) for kind in set(map(type, of)))
 
 
-def _are_sets(of: Sequence[Any]) -> bool:
-    return _are(of, Iterable) and not any(issubclass(kind, str) for kind in set(map(type, of)))
+def _are_commands(of: Sequence[Any]) -> bool:
+    """Collections of text: an iterator would be used up by the first decision, and empty for the next."""
+    of_kind = _are(of, Collection) and not any(issubclass(kind, str) for kind in set(map(type, of)))
+    return of_kind and all(issubclass(kind, str) for kind in set(map(type, chain.from_iterable(of))))
+
+
+def _are_between(of: Sequence[Any], kind: type, lowest: float, highest: float) -> bool:
+    """Whether all are numbers of a kind, no bools, in a range."""
+    if not of:
+        return True
+    if not _are(of, kind) or bool in set(map(type, of)):
+        return False
+    try:
+        numbers = list(map(float, of))  # numpy would round the range to a smaller type of its own
+    except OverflowError:
+        return False
+    return all(map(math.isfinite, numbers)) and lowest <= min(numbers) and max(numbers) <= highest
 
 
 # What each field of a prefix holds, a step: in words, and the check of it.
 _HOLDS: Mapping[str, tuple[str, Callable[[Sequence[Any]], bool]]] = {
     "actions": ("text", lambda of: _are(of, str)),
     "observations": ("text", lambda of: _are(of, str)),
-    "commands": ("a set of commands", _are_sets),
+    "commands": ("a list or set of texts", _are_commands),
     "refused": ("True or False", lambda of: _are(of, bool, np.bool_)),
-    "logprobs": ("a finite number", lambda of: _are(of, Real) and all(map(math.isfinite, of))),
-    "tokens": ("a whole number of 0 or more", lambda of: _are(of, Integral) and min(of, default=0) >= 0),
+    "logprobs": ("a finite number of at most 0", lambda of: _are_between(of, Real, _LEAST_LOGPROB, _ROUNDING)),
+    "tokens": (f"a whole number from 0 to {_MOST_TOKENS}", lambda of: _are_between(of, Integral, 0, _MOST_TOKENS)),
 }
 
 
@@ -48,12 +68,12 @@ class Prefix:
 
     `observations` and `commands` are what the policy read when it chose each action and the distinct commands that the
     game admitted then; `refused` says whether the command sent was none of them; `logprobs` and `tokens` are the sum of
-    the log-probabilities of the tokens sampled in each step, and their number.
+    the log-probabilities of the tokens sampled in each step, at most 0, and their number.
     """
 
     actions: Sequence[str]
     observations: Sequence[str] = ()
-    commands: Sequence[Iterable[str]] = ()
+    commands: Sequence[Collection[str]] = ()
     refused: Sequence[bool] = ()
     logprobs: Sequence[float] = ()
     tokens: Sequence[int] = ()
@@ -73,13 +93,38 @@ class Prefix:
     def fault(self, field: str, step: int) -> str | None:
         """What is wrong with a field within the first `step` steps, in words; None where nothing is."""
         values, (what, holds) = getattr(self, field), _HOLDS[field]
-        if isinstance(values, str) or not isinstance(values, Sequence):
+        first = _first(values, step)
+        if first is None:
             return f"its {field} are of type {type(values).__name__}; give a list, one entry a step"
         # Compared within the first K steps: what was read last, before any action, may already be there.
         given, taken = min(step, len(values)), min(step, len(self.actions))
         if given != taken:
             return f"it has {given} {field} for {taken} actions; give Prefix objects with one entry a step"
-        return None if holds(values[:step]) else f"one of its {field} is not {what}; give {what} for each step"
+        if not holds(first):
+            return f"one of its {field} is not {what}; give {what} for each step"
+        return self._uncounted(step) if field == "tokens" else None
+
+    def _uncounted(self, step: int) -> str | None:
+        """What is wrong with the numbers of tokens beside the log-probabilities: those of a trainer that counts none
+        would make every group look certain.
+        """
+        tokens, logprobs = self.tokens[:step], self.logprobs[:step]
+        if tokens and not any(tokens):
+            return "its tokens are all 0; give the number of tokens sampled in each step"
+        # A log may hold replies without a token: of these, and only these, nothing is the sum.
+        if 0 in tokens and any(logprob and not count for logprob, count in zip(logprobs, tokens, strict=True)):
+            return "a step of 0 tokens has a log-probability; give the number of tokens sampled in each step"
+        return None
+
+
+def _first(values: Any, step: int) -> Sequence[Any] | None:
+    """The first K of a sequence that is no text; None where it is none, or one that cannot be sliced, as a deque."""
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        return None
+    try:
+        return values[:step]
+    except TypeError:
+        return None
 
 
 @dataclass(frozen=True, eq=False)

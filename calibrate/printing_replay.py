@@ -146,7 +146,8 @@ def _evidence(title: str, evidence: Evidence | None, convention: Convention) -> 
     net = _interval(evidence.net_saving, evidence.net_saving_low, evidence.net_saving_high)
     taken = f"{evidence.taken} cut"
     if convention is Convention.PAPER:
-        taken = f"{evidence.taken} flagged ({evidence.cut} of them cut, the others were over)"
+        over = evidence.taken - evidence.cut
+        taken = f"{evidence.taken} flagged ({evidence.cut} of them cut{', the others were over' if over else ''})"
     lines = [
         f"{title}: of {evidence.groups} groups of {evidence.tasks} tasks {taken}, {evidence.true_positives} "
         f"zero-variance; precision {interval(precision, 3)}; net saving "

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from calibrate.signals import BY_NAME, TERMINATION_FRACTION
 
@@ -15,7 +15,24 @@ if TYPE_CHECKING:
 MOST_STEPS = 2**31 - 1  # what the tables' columns hold
 _BEYOND = 1e-6  # how far a threshold may lie outside its signal's range: one that takes all lies just above the largest
 
+_LARGEST = 1e100  # of a learned rule's coefficients: the sum of what they give overflows with none of them
+
+
+def _coefficient(value: float) -> float:
+    if abs(value) > _LARGEST:
+        raise ValueError(f"{value:g} is beyond {_LARGEST:g}, with which scores overflow")
+    return value
+
+
+def _scale(value: float) -> float:
+    if value < 1 / _LARGEST:
+        raise ValueError(f"{value:g} is under {1 / _LARGEST:g}, with which scores overflow")
+    return value
+
+
 Step = Annotated[int, Field(ge=1, le=MOST_STEPS)]
+Coefficient = Annotated[float, AfterValidator(_coefficient)]
+Scale = Annotated[float, AfterValidator(_scale)]
 Values = Mapping[str, Any]  # the value of each signal that is read: numbers of one group, or arrays of many
 
 
@@ -101,6 +118,17 @@ class Either(_OneSignal):
     threshold: float
     ended: Annotated[float, Field(gt=0, le=1)]
 
+    @model_validator(mode="after")
+    def _within(self) -> "Either":
+        # Where only terminations flag, it lies beyond all values, on the side from which it flags none.
+        if not self._flags_none():
+            _check_range(self.signal, self.threshold)
+        return self
+
+    def _flags_none(self) -> bool:
+        signal = BY_NAME[self.signal]
+        return self.threshold <= signal.lowest if signal.alike == "low" else self.threshold >= signal.highest
+
     @property
     def steps(self) -> tuple[int, ...]:
         """The step at which it is asked."""
@@ -175,9 +203,9 @@ class Term(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     signal: str
-    mean: float
-    scale: Annotated[float, Field(gt=0)]
-    weight: float
+    mean: Coefficient
+    scale: Scale
+    weight: Coefficient
 
     @field_validator("signal")
     @classmethod
@@ -191,7 +219,7 @@ class Learned(_Rule):
     kind: Literal["learned"] = "learned"
     step: Step
     threshold: Annotated[float, Field(ge=0, le=1)]
-    intercept: float
+    intercept: Coefficient
     terms: tuple[Term, ...]
 
     @model_validator(mode="after")
@@ -212,9 +240,10 @@ class Learned(_Rule):
 
     def score(self, values: Values) -> Any:
         """The estimate: 1 / (1 + exp(-(intercept + the terms' sum))), in [0, 1]."""
-        total = self.intercept + sum(
-            term.weight * (values[term.signal] - term.mean) / term.scale for term in self.terms
-        )
+        with np.errstate(over="ignore"):  # a table's log-probabilities have no lower bound: infinity is clipped
+            total = self.intercept + sum(
+                term.weight * (values[term.signal] - term.mean) / term.scale for term in self.terms
+            )
         return 1 / (1 + np.exp(-np.clip(total, -50, 50)))
 
     def judge(self, values: Values, step: int) -> tuple[Any, float, Any]:

@@ -290,7 +290,8 @@ def test_the_or_rule_is_the_best_pair_of_thresholds_that_a_brute_force_search_fi
 ) -> None:
     found = []
     for column, step in enumerate(sample.steps.tolist()):
-        for threshold in [-1.0, *(np.unique(sample.signals[SIGNAL][:, column]) + 1e-3)]:
+        over_each = np.minimum(np.unique(sample.signals[SIGNAL][:, column]) + 1e-3, 1 + 1e-9)
+        for threshold in [-1.0, *over_each]:
             for ended in (0.25, 0.5, 0.75, 1.0):
                 rule = Either(signal=SIGNAL, step=step, threshold=float(threshold), ended=ended)
                 counts = apply(sample, rule, Convention.ELIGIBLE)

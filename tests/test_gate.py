@@ -93,9 +93,10 @@ def test_what_is_enforced_is_a_bool_also_where_numpy_said_eligible() -> None:
         assert make_gate().decide(ALIKE, eligible=np.bool_(eligible)).enforced is eligible  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("step", [3.0, "3", True, 2])
-def test_a_step_that_the_gate_does_not_have_is_refused(step: Any) -> None:
-    with pytest.raises(InputError, match=f"decides at K = 3, not {step}; give"):
+@pytest.mark.parametrize("step", [3.0, "3", True, 2, "2\n3", 10**400])
+def test_a_step_that_the_gate_does_not_have_is_refused_in_one_line(step: Any) -> None:
+    told = str(step).replace("\n", " ")
+    with pytest.raises(InputError, match=f"decides at K = 3, not {told}; give"):
         make_gate().decide(ALIKE, eligible=True, step=step)
 
 
@@ -103,32 +104,6 @@ def test_a_step_that_the_gate_does_not_have_is_refused(step: Any) -> None:
 def test_fewer_than_two_trajectories_are_no_group(count: int) -> None:
     with pytest.raises(InputError, match=f"at least 2 trajectories, not {count}"):
         make_gate(group_size=None).decide(ALIKE[:count], eligible=True)
-
-
-@pytest.mark.parametrize(
-    ("signal", "fields", "told"),
-    [
-        ("mean_logprob", {"logprobs": [-0.1, math.nan, -0.1], "tokens": [1, 1, 1]}, "logprobs is not a finite number"),
-        ("mean_logprob", {"logprobs": [-0.1, None, -0.1], "tokens": [1, 1, 1]}, "logprobs is not a finite number"),
-        ("mean_logprob", {"logprobs": [-0.1] * 3, "tokens": [1, -1, 1]}, "tokens is not a whole number of 0 or more"),
-        ("mean_logprob", {"logprobs": [-0.1] * 3}, "it has 0 tokens for 3 actions"),
-        ("repetition", {"observations": "abc"}, "its observations are of type str"),
-        ("commands_reached", {"commands": ["look", "go", "take"]}, "commands is not a set of commands"),
-        ("refused_share", {"refused": [False, "no", False]}, "refused is not True or False"),
-    ],
-)
-def test_what_is_read_of_a_prefix_must_be_of_its_kind(signal: str, fields: dict[str, Any], told: str) -> None:
-    gate = make_gate(signal=signal, threshold=-0.5 if signal == "mean_logprob" else 0.5)
-    with pytest.raises(InputError, match=told):
-        gate.decide([Prefix(["look", "go", "take"], **fields)] * 3, eligible=True)
-
-
-def test_an_observation_after_the_last_action_is_refused_where_it_would_count() -> None:
-    gate = make_gate(signal="repetition", threshold=0.5)
-    running, over = Prefix(["a", "b", "c"], ["v", "x", "y", "z"]), Prefix(["a"], ["x", "y"])
-    with pytest.raises(InputError, match="2 observations for 1 actions"):
-        gate.decide([running, running, over], eligible=True)
-    assert gate.decide([running] * 3, eligible=True).score == 0.0
 
 
 def test_a_group_of_another_size_is_refused_unless_the_gate_knows_no_size() -> None:
@@ -177,6 +152,10 @@ def test_a_gate_reads_back_as_it_was_written(tmp_path: Path) -> None:
             "outside the range of prefix_edit",
         ),
         (
+            {"rule": {"kind": "either", "signal": D, "step": 3, "threshold": 1e9, "ended": 0.5}},
+            "outside the range of prefix_edit",
+        ),
+        (
             {"rule": {"kind": "threshold", "signal": "mean_logprob", "step": 3, "threshold": 0.1}},
             "mean_logprob, at most 0",
         ),
@@ -188,6 +167,17 @@ def test_a_gate_reads_back_as_it_was_written(tmp_path: Path) -> None:
             {"rule": {"kind": "learned", "step": 3, "threshold": 0.5, "intercept": 0.0, "terms": [TERM, TERM]}},
             "two terms",
         ),
+        (
+            {
+                "rule": {
+                    **{"kind": "learned", "step": 3, "threshold": 0.5, "intercept": 0.0},
+                    "terms": [TERM | {"scale": 1e-300}],
+                }
+            },
+            "terms.0.scale: 1e-300 is under 1e-100, with which scores overflow",
+        ),
+        ({"group_size": 10**400}, "group_size"),
+        ({"target_precision": 10**400}, "target_precision"),
         ({"rule": {"kind": "threshold", "signal": D, "step": "3", "threshold": 0.1}}, "step"),
         ({"rule": {"kind": "threshold", "signal": D, "step": 3, "threshold": True}}, "rule.threshold.threshold"),
         ({"group_size": "10"}, "group_size"),
@@ -239,6 +229,16 @@ def written(path: Path, changes: dict[str, Any], part: str = "") -> Path:
         ({"precision_low": 0.8}, "precision lies outside"),
         ({"saving_high": 0.1}, "saving lies outside"),
         ({"net_saving_low": 0.06}, "net_saving lies outside"),
+        ({"tasks": 0}, "there are groups, and no tasks"),
+        ({"cut": 18}, "cut is over taken"),
+        ({"cut": 16}, "evidence takes other groups than it cuts, and the convention is eligible"),
+        ({"population": 16}, "taken is over population"),
+        ({"recall": 0.0}, "recall and true_positives are not 0 together"),
+        ({"recall": None}, "recall and true_positives are not 0 together"),
+        ({"recall": 0.3}, "is under recall_of_all"),
+        ({"recall_of_all": 0.3}, "recall_of_all is not true_positives / zero_variance"),
+        ({"recall_of_all": None}, "recall_of_all is not true_positives / zero_variance"),
+        ({"groups": 10**400, "taken": 10**400, "true_positives": 10**400}, "groups: Input should be less"),
     ],
 )
 def test_evidence_that_contradicts_itself_is_refused(tmp_path: Path, change: dict[str, Any], told: str) -> None:
@@ -246,19 +246,34 @@ def test_evidence_that_contradicts_itself_is_refused(tmp_path: Path, change: dic
         load(written(tmp_path / "gate.json", change, "evidence"))
 
 
+def test_evidence_without_a_group_taken_reads(tmp_path: Path) -> None:
+    nothing = {"taken": 0, "cut": 0, "true_positives": 0, "false_positives": 0, "precision": None}
+    none = nothing | {"zero_variance": 0, "recall": None, "recall_of_all": None}
+    for change in (nothing | {"recall": 0.0, "recall_of_all": 0.0}, none):
+        assert load(written(tmp_path / "gate.json", change, "evidence")).evidence.taken == 0
+
+
 CERTIFICATE = {
-    **{"confidence": 0.95, "precision": 0.75, "tasks": 60, "cuts": 30, "true_positives": 29},
-    **{"p_value": 0.0004, "level": 0.0005, "tests": 100},
+    **{"confidence": 0.95, "precision": 0.75, "tasks": 60, "cuts": 40, "true_positives": 39},
+    # 39 or 40 hits in 40 draws of chance 0.75; 0.05 / 100 after Bonferroni.
+    **{"p_value": 0.75**40 + 40 * 0.25 * 0.75**39, "level": 0.0005, "tests": 100},
 }
 
 
 @pytest.mark.parametrize(
     ("change", "others", "told"),
     [
-        ({"precision": 0.7}, {}, "another precision than target_precision"),
-        ({"true_positives": 31}, {}, "true_positives is over cuts"),
+        ({}, {"target_precision": 0.7}, "another precision than target_precision"),
+        ({"true_positives": 41}, {}, "true_positives is over cuts"),
         ({"cuts": 61}, {}, "cuts is over tasks"),
         ({"p_value": 0.0006}, {}, "p_value is over level"),
+        ({"p_value": 1e-9}, {}, "p_value is not that of the binomial test"),
+        ({"precision": 0.7}, {}, "p_value is not that of the binomial test"),
+        ({"cuts": 0, "true_positives": 0, "p_value": 0.0}, {}, "p_value is not that of the binomial test"),
+        ({"level": 0.051}, {}, "level is not 1 - confidence divided by one of 1 to tests"),
+        ({"level": 0.00049}, {}, "level is not 1 - confidence divided by one of 1 to tests"),
+        ({"level": 0.001, "tests": 10**400}, {}, "tests: Input should be less"),
+        ({"tasks": 101}, {}, "the certificate is of more tasks than the evidence"),
         ({}, {"convention": "paper"}, "paper's convention"),
     ],
 )
@@ -278,11 +293,11 @@ def test_a_threshold_just_beyond_the_range_is_one_that_takes_all(tmp_path: Path)
         assert load(tmp_path / "gate.json") == gate
 
 
-@pytest.mark.parametrize("threshold", [-1e9, 1e9])
+@pytest.mark.parametrize(("signal", "threshold"), [(D, -1e9), ("repetition", 1e9)])
 def test_the_threshold_of_the_or_rule_may_be_beyond_all_where_only_terminations_flag(
-    tmp_path: Path, threshold: float
+    tmp_path: Path, signal: str, threshold: float
 ) -> None:
-    gate = make_gate(rule=Either(signal=D, step=3, threshold=threshold, ended=0.5))
+    gate = make_gate(rule=Either(signal=signal, step=3, threshold=threshold, ended=0.5))
     save(gate, tmp_path / "gate.json")
     assert load(tmp_path / "gate.json") == gate
 

@@ -112,6 +112,8 @@ def test_a_gate_of_the_papers_convention_tells_flagged_groups_from_cut_ones(run:
     evidence = EVIDENCE.model_copy(update={"cut": 12})
     out = shown(run, make_gate(convention=Convention.PAPER, evidence=evidence))
     assert "of 100 groups of 100 tasks 17 flagged (12 of them cut, the others were over), 13 zero-variance" in out
+    out = shown(run, make_gate(convention=Convention.PAPER))
+    assert "of 100 groups of 100 tasks 17 flagged (17 of them cut), 13 zero-variance" in out
 
 
 def test_a_gate_counts_its_one_step_right(run: Run) -> None:

@@ -279,7 +279,8 @@ def main() -> None:
             )
     sets = max(1, options.sets // 5)
     print(f"precision of the chosen gate, weighted by cuts; {sets} calibration sets a row")
-    print("population     groups  in sample  its truth  out of sample  truth at 4/5  covered: precision  net saving  of a late gate")
+    covered = "covered: precision  net saving  of a late gate"
+    print(f"population     groups  in sample  its truth  out of sample  truth at 4/5  {covered}")
     for population in POPULATIONS:
         for groups in (400, 1000):
             got_of = estimates(population, groups, sets)

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.fit import Found, Search, better, climb_at, columns_spread, found_at
+from calibrate.ladder import TIE
 from calibrate.rules import Learned, Term
 from calibrate.sample import Bools, Sample
 
@@ -36,13 +37,13 @@ def find_learned(sample: Sample, search: Search, rows: Bools) -> Found | None:
 def learn(sample: Sample, signals: Sequence[str], column: int, rows: Bools) -> Learned | None:
     """The estimate of the chance that a group in `rows` is informative; flags none. None when a class is absent.
 
-    Signals that do not vary there are left out.
+    Signals that do not vary there, but for rounding, are left out.
     """
     informative = ~sample.zero_variance[rows]
     if informative.all() or not informative.any():
         return None
     values = {name: sample.signals[name][rows, column].astype(np.float64) for name in signals}
-    varying = {name: value for name, value in values.items() if np.ptp(value) > 0}
+    varying = {name: value for name, value in values.items() if np.ptp(value) > TIE}
     terms = [
         Term(signal=name, mean=float(value.mean()), scale=float(value.std()), weight=0.0)
         for name, value in varying.items()

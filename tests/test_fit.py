@@ -392,6 +392,16 @@ def test_a_learned_gate_beats_either_of_its_signals_where_each_tells_half() -> N
     assert single is None or learned.net_saving > single.net_saving
 
 
+def test_a_signal_that_varies_by_rounding_alone_is_not_learned_from() -> None:
+    mixed = np.arange(40) % 2 == 1
+    other = (mixed * 1e-200).reshape(-1, 1).tolist()  # of so small numbers the standard deviation is 0
+    scores = np.where(mixed, 0.9, 0.1).reshape(-1, 1).tolist()
+    sample = make_sample(scores, ["mixed" if m else "all_fail" for m in mixed], signals={"action_entropy": other})
+    chosen = chosen_by(sample, 0.9, kind="learned", signals=(SIGNAL, "action_entropy"))
+    assert chosen is not None
+    assert chosen[0].signals == (SIGNAL,)
+
+
 def test_nothing_is_learned_from_one_class() -> None:
     sample = make_sample([[0.1]] * 20, ["all_fail"] * 20)
     assert find(sample, search_of(sample, 0.9, kind="learned")) is None

@@ -2,7 +2,9 @@
 
 import math
 import os
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +14,7 @@ import typer
 from calibrate.convention import Convention
 from calibrate.kinds import GateKind
 from collect.errors import InputError
+from collect.files import end_of_link
 from collect.options import RUNS, Debug, Quiet
 from collect.progress import counted
 
@@ -29,6 +32,7 @@ _CURVES = "calibration"  # the folder of the tables of curves, in the run or bes
 _DEFAULT_SIGNAL = "prefix_edit_distance_mean"
 _AUTO = "auto"
 _TERMINATIONS = "termination_fraction"
+_CONFIDENCES = 0.5, 0.999999  # under the least a guarantee says nothing; over the most no number of groups gives it
 _PATIENCE = 5.0  # seconds of work before there is a bar for it
 
 
@@ -108,12 +112,14 @@ def calibrate(
         _check_fits_nothing(confidence, gate, out)
     title, run = source(run, signals)
     destination = out or (run / "gate.json" if run else Path("gate.json"))
-    if run is not None and not os.access(run, os.W_OK):
+    if run is not None and not os.access(run, os.W_OK | os.X_OK):
         raise InputError(f"{run}: signals.parquet cannot be written there; make it writable, or calibrate a copy of it")
     if fitting:
         _check_writable(destination)
-        if (curves := (run or destination.parent) / _CURVES).is_file():
-            raise InputError(f"{curves}: is a file, where a folder for the tables of curves goes; move it away")
+        curves = (run or destination.parent) / _CURVES
+        _check_folder_of_curves(curves)
+        if run is not None:
+            _check_policy(run)
     sample = read_sample(
         run, signals, at_step, max_steps, reward_tolerance, () if signal == _AUTO else (signal,), quiet=quiet
     )
@@ -320,8 +326,12 @@ def check_options(
 def _check_confidence(confidence: float | None, target_precision: float | None, convention: Convention) -> None:
     if confidence is None:
         return
-    if not 0 < confidence < 1:
-        raise InputError(f"--confidence {confidence}: must be over 0 and under 1, such as 0.95")
+    least, most = _CONFIDENCES
+    if not least <= confidence <= most:
+        raise InputError(
+            f"--confidence {confidence}: must be {least} to {most}, such as 0.95; less guarantees nothing, and more no "
+            "number of groups does"
+        )
     if target_precision == 1:
         raise InputError("--confidence: no number of groups certifies a precision of 1; lower --target-precision")
     if convention is not Convention.ELIGIBLE:
@@ -371,14 +381,45 @@ def _levels(text: str | None, signal: str) -> list[float]:
 
 def _check_writable(path: Path) -> None:
     """Refuse, before anything is written, a place for the gate that cannot be written to."""
+    folder = end_of_link(path).parent
+    if not folder.is_dir():
+        raise InputError(f"--out {path}: no such folder as {folder}; make it first")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"{path}: cannot be written there; give another place with --out")
+    with suppress(FileNotFoundError):
+        path.stat()  # what cannot be looked at is not there, says exists() of newer Pythons
     if path.is_dir():
         raise InputError(f"{path}: is a folder; give a file with --out")
-    if not path.parent.is_dir():
-        raise InputError(f"--out {path}: no such folder as {path.parent}; make it first")
-    if not os.access(path.parent, os.W_OK):
-        raise InputError(f"{path}: cannot be written there; give another place with --out")
-    if path.exists() and not _is_gate(path):
+    if path.exists() and not path.is_file():  # a device may have no end to be read to
         raise InputError(f"{path}: exists and is not a gate; give another place with --out")
+    if path.exists() and not os.access(path, os.R_OK):
+        raise InputError(f"{path}: exists and cannot be read; make it readable, or give another place with --out")
+    if path.exists() and not _is_gate(path):
+        raise InputError(f"{path}: exists and cannot be read as a gate; give another place with --out")
+
+
+def _check_folder_of_curves(folder: Path) -> None:
+    """Refuse, before anything is written, a folder for the tables of curves that cannot be written to."""
+    if folder.is_file():
+        raise InputError(f"{folder}: is a file, where a folder for the tables of curves goes; move it away")
+    if folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"{folder}: the tables of curves cannot be written there; make it writable, or move it away")
+
+
+def _check_policy(run: Path) -> None:
+    """Refuse, before anything is fitted, a run that says of its policy or sampling what no gate can hold."""
+    from collect.store import RUN_FILE, read_run
+
+    made = read_run(run).configuration
+    for name in ("model", "adapter", "prompt"):
+        if any("\ud800" <= character <= "\udfff" for character in str(made.get(name))):
+            raise InputError(f"{run / RUN_FILE}: its {name} holds half a character; restore it from a copy")
+    # Parsed from JSON, a number may be infinite, NaN or an integer that no float holds.
+    temperature, top_p = made.get("temperature"), made.get("top_p")
+    if isinstance(temperature, int | float) and not 0 <= temperature <= sys.float_info.max:
+        raise InputError(f"{run / RUN_FILE}: its temperature must be a number of at least 0; restore it from a copy")
+    if isinstance(top_p, int | float) and not 0 < top_p <= 1:
+        raise InputError(f"{run / RUN_FILE}: its top_p must be over 0 and at most 1; restore it from a copy")
 
 
 def _is_gate(path: Path) -> bool:

@@ -16,7 +16,7 @@ from collect.command import collect, games_app
 from collect.command_import import import_rollouts
 from collect.errors import SelectiveRolloutError
 from collect.options import Commands, debugging
-from collect.printable import printable_line
+from collect.printable import open_closed_streams, printable_line, say
 from reports.command import query
 from reports.command_report import report
 from train.command import warmstart
@@ -63,24 +63,32 @@ def main() -> None:
     """Run the command line; one line and the error's exit code when the user's input is at fault."""
     # Worker processes are started by name; a user's own collect/ in the working directory must never be found first.
     os.environ["PYTHONSAFEPATH"] = "1"
+    open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a character that the terminal's encoding lacks must end nothing
             stream.reconfigure(errors="backslashreplace")
     try:
         code = app(prog_name="sr", standalone_mode=False)
     except SelectiveRolloutError as error:
-        if debugging():
-            traceback.print_exc()
         code = _refuse(str(error), error.exit_code)
     except _UsageError as error:
         message = error.format_message().removesuffix(".")
         code = _refuse(f"{message}; see {error.ctx.command_path} --help", error.exit_code)
+    except OSError as error:
+        # The last resort: whoever touches a file says better what is wrong with it, but not all of them can foresee it.
+        if not isinstance(error.filename, str | bytes):
+            raise
+        path = os.fsdecode(error.filename)
+        why = error.strerror or type(error).__name__
+        code = _refuse(f"{path}: cannot be read or written ({why}); change that, or give another path", 2)
     sys.exit(code)
 
 
 def _refuse(message: str, code: int) -> int:
+    if debugging():
+        say(traceback.format_exc().rstrip("\n"))
     # It may quote a file: of what was not made to be printed nothing reaches the terminal.
-    print(f"error: {printable_line(message)}", file=sys.stderr)
+    say(f"error: {printable_line(message)}")
     return code
 
 

@@ -1,6 +1,5 @@
 """Command: sr calibrate. The others of this package are in `calibrate.command_replay`."""
 
-import math
 import os
 from collections.abc import Sequence
 from itertools import count
@@ -9,6 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from calibrate.checks import (
+    AUTO,
+    DEFAULT_SIGNAL,
+    check_confidence,
+    check_fits_nothing,
+    check_folder_of_curves,
+    check_options,
+    check_policy,
+    check_signal,
+    check_writable,
+    levels_of,
+)
 from calibrate.convention import Convention
 from calibrate.kinds import GateKind
 from calibrate.outcomes import REWARD_TOLERANCE
@@ -27,8 +38,6 @@ if TYPE_CHECKING:
 NO_GATE = 3  # exit code
 _TARGET_PRECISION = 0.9
 _CURVES = "calibration"  # the folder of the tables of curves, in the run or beside the gate
-_DEFAULT_SIGNAL = "prefix_edit_distance_mean"
-_AUTO = "auto"
 _TERMINATIONS = "termination_fraction"
 _PATIENCE = 5.0  # seconds of work before there is a bar for it
 
@@ -60,7 +69,7 @@ def calibrate(
         typer.Option(
             help="The signal that the gate reads (docs/data.md lists them, under signals), or auto for the best of all."
         ),
-    ] = _DEFAULT_SIGNAL,
+    ] = DEFAULT_SIGNAL,
     at_step: Annotated[int | None, typer.Option(help="Only consider cutting at this step K.")] = None,
     convention: Annotated[
         Convention,
@@ -101,26 +110,28 @@ def calibrate(
     gate.json into the run. Exits with 3, and leaves an earlier gate.json alone, when no gate will do.
     """
     check_options(run, signals, target_precision, max_steps, reward_tolerance)
-    _check_signal(signal, gate)
-    _check_confidence(confidence, target_precision, convention)
-    levels = _levels(thresholds, signal)
+    check_signal(signal, gate)
+    check_confidence(confidence, target_precision, convention)
+    levels = levels_of(thresholds, signal)
     fitting = target_precision is not None or not levels
     if not fitting:
-        _check_fits_nothing(confidence, gate, out)
+        check_fits_nothing(confidence, gate, out)
     title, run = source(run, signals)
     destination = out or (run / "gate.json" if run else Path("gate.json"))
-    if run is not None and not os.access(run, os.W_OK):
+    if run is not None and not os.access(run, os.W_OK | os.X_OK):
         raise InputError(f"{run}: signals.parquet cannot be written there; make it writable, or calibrate a copy of it")
     if fitting:
-        _check_writable(destination)
-        if (curves := (run or destination.parent) / _CURVES).is_file():
-            raise InputError(f"{curves}: is a file, where a folder for the tables of curves goes; move it away")
+        check_writable(destination)
+        curves = (run or destination.parent) / _CURVES
+        check_folder_of_curves(curves)
+        if run is not None:
+            check_policy(run)
     sample = read_sample(
-        run, signals, at_step, max_steps, reward_tolerance, () if signal == _AUTO else (signal,), quiet=quiet
+        run, signals, at_step, max_steps, reward_tolerance, () if signal == AUTO else (signal,), quiet=quiet
     )
     if confidence is not None and sample.no_draw:
         raise InputError(f"--confidence: {run} guarantees nothing, as {sample.no_draw}; give an ungated sr collect run")
-    shown = next(iter(sample.signals)) if signal == _AUTO else signal
+    shown = next(iter(sample.signals)) if signal == AUTO else signal
     if gate is GateKind.EITHER and _TERMINATIONS not in sample.signals:
         raise InputError(f"--gate either: reads {_TERMINATIONS}, which {run or signals} lacks; give another --gate")
     columns = tuple(range(len(sample.steps))) if at_step is None else (sample.column(at_step),)
@@ -140,7 +151,7 @@ def calibrate(
     if not fitting:
         return
     target = _TARGET_PRECISION if target_precision is None else target_precision
-    search = Search(target, convention, columns, tuple(sample.signals) if signal == _AUTO else (signal,))
+    search = Search(target, convention, columns, tuple(sample.signals) if signal == AUTO else (signal,))
     _show_curves(sample, search, shown, curves, console, quiet=quiet)
     # With --confidence another rule is written than the one found here, or none.
     rule, outside = _fit(sample, search, gate, shown, console, written=confidence is None, quiet=quiet)
@@ -305,97 +316,3 @@ def read_sample(
         if name not in sample.signals:
             raise InputError(f"{run}: was imported without what {name} reads; give another signal")
     return sample
-
-
-def check_options(
-    run: Path | None,
-    signals: Path | None,
-    target_precision: float | None,
-    max_steps: int | None,
-    reward_tolerance: float | None,
-) -> None:
-    """Refuse options that contradict each other or are out of range."""
-    if run is not None and signals is not None:
-        raise InputError(f"{run} and --signals {signals}: give a run or a table of signals, not both")
-    if target_precision is not None and not 0 < target_precision <= 1:
-        raise InputError(f"--target-precision {target_precision}: must be over 0 and at most 1")
-    if max_steps is not None and signals is None:
-        raise InputError("--max-steps: a run knows its horizon; give this only with --signals")
-    if max_steps is not None and max_steps < 2:
-        raise InputError(f"--max-steps {max_steps}: must be at least 2")
-    if reward_tolerance is not None and not 0 <= reward_tolerance < math.inf:
-        raise InputError(f"--reward-tolerance {reward_tolerance}: must be a number of at least 0")
-
-
-def _check_confidence(confidence: float | None, target_precision: float | None, convention: Convention) -> None:
-    if confidence is None:
-        return
-    if not 0 < confidence < 1:
-        raise InputError(f"--confidence {confidence}: must be over 0 and under 1, such as 0.95")
-    if target_precision == 1:
-        raise InputError("--confidence: no number of groups certifies a precision of 1; lower --target-precision")
-    if convention is not Convention.ELIGIBLE:
-        raise InputError("--confidence: only real cuts can be certified; drop --convention")
-
-
-def _check_signal(signal: str, gate: GateKind) -> None:
-    from calibrate.signals import BY_NAME
-
-    if signal != _AUTO and signal not in BY_NAME:
-        raise InputError(f"--signal {signal}: unknown; give auto or one of {', '.join(BY_NAME)}")
-    if gate is GateKind.LEARNED and signal != _DEFAULT_SIGNAL:
-        raise InputError("--signal: a learned gate reads all signals; give this with another --gate")
-    if gate is GateKind.EITHER and signal == "termination_fraction":
-        raise InputError("--signal termination_fraction: --gate either reads it beside another signal; name that one")
-
-
-def _check_fits_nothing(confidence: float | None, gate: GateKind, out: Path | None) -> None:
-    """Refuse what belongs to a gate where --thresholds is only to show what given ones do."""
-    given = {"--confidence": confidence is not None, "--gate": gate is not GateKind.THRESHOLD, "--out": out is not None}
-    for option, there in given.items():
-        if there:
-            raise InputError(
-                f"{option}: --thresholds alone fits no gate; give --target-precision too, or drop {option}"
-            )
-
-
-def _levels(text: str | None, signal: str) -> list[float]:
-    """The thresholds of --thresholds, on a signal."""
-    if text is None:
-        return []
-    if signal == _AUTO:
-        raise InputError("--thresholds: are on one signal; name it with --signal")
-    from calibrate.signals import BY_NAME
-
-    known, levels = BY_NAME[signal], []
-    for word in text.split(","):
-        try:
-            level = float(word)
-        except ValueError:
-            raise InputError(f"--thresholds {text!r}: {word!r} is not a number; write 0.05,0.08") from None
-        if not (math.isfinite(level) and known.lowest <= level <= known.highest):
-            raise InputError(f"--thresholds {text!r}: {word.strip()} is outside {known.range}")
-        levels.append(level)
-    return levels
-
-
-def _check_writable(path: Path) -> None:
-    """Refuse, before anything is written, a place for the gate that cannot be written to."""
-    if path.is_dir():
-        raise InputError(f"{path}: is a folder; give a file with --out")
-    if not path.parent.is_dir():
-        raise InputError(f"--out {path}: no such folder as {path.parent}; make it first")
-    if not os.access(path.parent, os.W_OK):
-        raise InputError(f"{path}: cannot be written there; give another place with --out")
-    if path.exists() and not _is_gate(path):
-        raise InputError(f"{path}: exists and is not a gate; give another place with --out")
-
-
-def _is_gate(path: Path) -> bool:
-    from calibrate.gate import load
-
-    try:
-        load(path)
-    except InputError:
-        return False
-    return True

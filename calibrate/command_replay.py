@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calibrate.command import check_options, read_sample, source
+from calibrate.checks import check_options
+from calibrate.command import read_sample, source
 from calibrate.convention import Convention
 from calibrate.outcomes import REWARD_TOLERANCE
 from collect.errors import InputError

@@ -52,7 +52,8 @@ def advantage_l2_kept(reward_variance: Floats, kept: Floats | Bools) -> float:
     Takes each group's population variance v of rewards, since its advantages' sum of squares is
     G · v / (sqrt(v) + 1e-8)²; G must be the same for all groups, and then cancels.
     """
-    energy = reward_variance / (np.sqrt(reward_variance) + ADVANTAGE_EPSILON) ** 2
+    deviation = np.sqrt(reward_variance)
+    energy = (deviation / (deviation + ADVANTAGE_EPSILON)) ** 2  # nothing of this overflows, as the variance itself may
     total = energy.sum()
     # The two sums add in another order, and so may differ by their rounding.
     return min(1.0, float(np.sqrt(energy @ kept / total))) if total > 0 else 1.0

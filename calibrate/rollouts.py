@@ -1,6 +1,7 @@
 """From the rollouts of a run to a sample, and to the run's signals.parquet."""
 
 import hashlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from calibrate.signals import REGISTRY, SIGNALS
 from collect.errors import InputError
 from collect.files import replacing
 from collect.progress import Update
+from collect.schema import GROUPS
 from collect.store import scan
 
 # How many groups are written at a time: what bounds the memory of a large run.
@@ -220,7 +222,9 @@ def write_signals(path: Path, sample: Sample) -> None:
             for start in range(0, sample.size, _GROUPS_AT_ONCE):
                 writer.write_table(_signal_rows(sample, slice(start, start + _GROUPS_AT_ONCE)))
     except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}); make the run's folder writable") from error
+        # Arrow writes a text of its own in the place of the system's.
+        why = os.strerror(error.errno) if error.errno else _first_line(error)
+        raise InputError(f"{path}: cannot be written ({why}); make the run's folder writable") from error
 
 
 def _signal_rows(sample: Sample, part: slice) -> pa.Table:
@@ -275,6 +279,8 @@ def _whole_groups(run: Path) -> tuple[pl.DataFrame, tuple[str, ...], str]:
             "others are those that it let go on, and rates among them are not those of ungated rollouts",
         )
     if not whole.height:
+        if not (folder := run / GROUPS.name).is_dir():
+            raise InputError(f"{folder}: missing, so the run holds no groups; restore the run from a copy")
         left_out = f" ({'; '.join(notes)})" if notes else ""
         raise InputError(f"{run}: no finished ungated group to calibrate on{left_out}; let sr collect finish some")
     versions = whole["policy_version"].drop_nulls().n_unique()
@@ -318,6 +324,14 @@ def _rewards(run: Path, groups: pl.DataFrame, size: int) -> NDArray[np.float64]:
         raise InputError(
             f"{run}: group {groups['group_id'][int(bad[0])]!r} has a reward that is no finite number; "
             "restore the run from a copy"
+        )
+    with np.errstate(over="ignore", invalid="ignore"):
+        large = np.flatnonzero(~np.isfinite(rewards.var(axis=1)))
+    if len(large):
+        first = int(large[0])
+        raise InputError(
+            f"{run}: group {groups['group_id'][first]!r} has rewards as large as {np.abs(rewards[first]).max():g}, "
+            "whose variance no number holds; scale the rewards and make the run again"
         )
     return np.asarray(rewards, np.float64)
 

@@ -109,11 +109,19 @@ def _read(path: Path) -> pl.DataFrame:
             if not parquet and path.suffix == ".parquet":
                 raise InputError(f"{path}: not Parquet, whatever its name says; give a CSV or Parquet table of signals")
             file.seek(0)
-            return pl.read_parquet(file) if parquet else pl.read_csv(file, infer_schema=False, null_values="")
+            if parquet:
+                return pl.read_parquet(file)
+            frame = pl.read_csv(file, infer_schema=False, null_values="")
     except (OSError, UnicodeDecodeError, PolarsError) as error:
         raise InputError(
             f"{path}: cannot be read as a table ({_first_line(error)}); give a CSV or Parquet table of signals"
         ) from error
+    # Another separator leaves each line in one column, and UTF-16 halves of characters in the names.
+    if frame.width == 1 or any("\0" in name for name in frame.columns):
+        raise InputError(
+            f"{path}: its first line is not names of columns separated by commas, in UTF-8; save the table so"
+        )
+    return frame
 
 
 def _renamed(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:

@@ -1,5 +1,6 @@
 """Writing files so that whatever happens they are whole or not there."""
 
+import errno
 import os
 import re
 import shutil
@@ -17,8 +18,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
     Yields a temporary path in the same folder. When the block ends, what was written there is fsynced and renamed to
     `path`, and the folder is fsynced; when the block raises, it is deleted and `path` stays as it was. What killed
-    writers of `path` left is deleted too, once it is old.
+    writers of `path` left is deleted too, once it is old. Where `path` is a symbolic link, all of this is of the file
+    that it points at, there or not, and the link stays.
     """
+    path = end_of_link(path)
     _clear_up(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)  # left by a process of the same number that was killed, as is usual in containers
@@ -56,6 +59,16 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     fsync(path.parent)
+
+
+def end_of_link(path: Path) -> Path:
+    """What a symbolic link points at in the end, there or not; any other path as it is. OSError where it goes round."""
+    if not path.is_symlink():
+        return path
+    end = Path(os.path.realpath(path))
+    if end.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    return end
 
 
 def fsync(path: Path) -> None:

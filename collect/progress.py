@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from collect.printable import say
+
 _EVERY = 15.0  # seconds between two lines where there is no terminal
 
 
@@ -78,13 +80,13 @@ def _lines(label: str, unit: str, begun: float | None) -> Update:
         now = time.monotonic()
         begun = begun or now
         if not spoken:
-            print(label, file=sys.stderr, flush=True)
+            say(label)
         elif now - spoken < _EVERY and done < total:
             return
         spoken = now
         if done or note:
             left = f", {_rate(done, begun)}, {(now - begun) / done * (total - done):.0f} s left" if done else ""
-            print(f"{done} of {total} {unit}{left}{note and ', '}{note}", file=sys.stderr, flush=True)
+            say(f"{done} of {total} {unit}{left}{note and ', '}{note}")
 
     return update
 

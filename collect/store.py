@@ -13,11 +13,13 @@ What is accepted. A group's rows wait in memory for the flush. Text that UTF-8 c
 model's reply or a file name can bring) has each of them replaced by U+FFFD; the token ids say what was really sampled.
 """
 
+import errno
 import fcntl
 import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -37,7 +39,7 @@ from collect.trajectory import Group
 if TYPE_CHECKING:
     import polars as pl
 
-_RUN_FILE = "run.json"
+RUN_FILE = "run.json"
 _LOCK_FILE = ".lock"
 _COMMITTED_WITH_GROUP = (TRAJECTORIES, STEPS)
 
@@ -208,7 +210,7 @@ def _check_free(folder: Path) -> None:
         return
     # A writer killed in its first instant leaves a lock file and perhaps half a run.json under a temporary name.
     names = sorted(path.name for path in folder.iterdir())
-    foreign = [name for name in names if name != _LOCK_FILE and not name.startswith(f".{_RUN_FILE}.")]
+    foreign = [name for name in names if name != _LOCK_FILE and not name.startswith(f".{RUN_FILE}.")]
     if foreign:
         raise InputError(f"{folder}: not empty ({foreign[0]}) and not a run; give another folder")
 
@@ -246,7 +248,7 @@ def _begin(folder: Path, command: str, configuration: Mapping[str, Any], facts: 
         "facts": dict(facts),
     }
     text = json.dumps(run, indent=2, allow_nan=False) + "\n"
-    with replacing(folder / _RUN_FILE) as temporary:
+    with replacing(folder / RUN_FILE) as temporary:
         temporary.write_text(text)
     fsync(folder.absolute().parent)
 
@@ -282,7 +284,7 @@ def _clear(folder: Path) -> None:
         (folder / table.name).mkdir(exist_ok=True)
         for temporary in (folder / table.name).glob(".*.tmp"):
             temporary.unlink()
-    for temporary in folder.glob(f".{_RUN_FILE}.*.tmp"):
+    for temporary in folder.glob(f".{RUN_FILE}.*.tmp"):
         temporary.unlink()
     committed = {part.name for part in _parts(folder, GROUPS)}
     for table in _COMMITTED_WITH_GROUP:
@@ -307,23 +309,27 @@ def _write_part(folder: Path, table: Table, name: str, rows: Sequence[Row]) -> N
 
 def is_run(folder: Path) -> bool:
     """Whether the folder holds a run."""
-    return (folder / _RUN_FILE).is_file()
+    return (folder / RUN_FILE).is_file()
 
 
 def read_run(folder: Path) -> RunInfo:
     """Read what run.json says; InputError when there is no run or it cannot be read."""
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder; give the folder of a run")
-    path = folder / _RUN_FILE
-    if not path.is_file():
-        raise InputError(f"{folder}: not a run (it has no {_RUN_FILE}); give the folder that sr collect wrote")
+    path = folder / RUN_FILE
     try:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            path.stat()  # what cannot be looked at is not there, says is_file() of newer Pythons
+        if not folder.is_dir():
+            raise InputError(f"{folder}: no such folder; give the folder of a run")
+        if not path.is_file():
+            raise InputError(f"{folder}: not a run (it has no {RUN_FILE}); give the folder that sr collect wrote")
         content = json.loads(path.read_text())
         version = content["schema_version"]
         if isinstance(version, int) and version > schema.SCHEMA_VERSION:
             raise InputError(f"{path}: made by a newer version of selective-rollout; upgrade to read it")
         return RunInfo.model_validate(content)
-    except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); make it readable, or give another run") from error
+    except (ValueError, KeyError, TypeError, RecursionError, ValidationError) as error:
         raise InputError(f"{path}: cannot be read as a run; restore it from a copy") from error
 
 
@@ -335,8 +341,9 @@ def committed_parts(folder: Path, table: str) -> list[Path]:
     if table not in {t.name for t in _COMMITTED_WITH_GROUP}:
         return _parts(folder, _table(table))
     parts = [folder / table / part.name for part in _parts(folder, GROUPS)]
+    there = set(_parts(folder, _table(table)))
     for part in parts:
-        if not part.is_file():
+        if part not in there:
             raise InputError(f"{part}: missing, though its groups are committed; restore the run from a copy")
     return parts
 
@@ -430,6 +437,8 @@ def check_part(path: Path) -> None:
     """Raise InputError when a file is no Parquet, none of ours, or of a newer version."""
     try:
         metadata = pq.read_schema(path).metadata or {}
+    except PermissionError as error:
+        raise InputError(f"{path}: cannot be read ({os.strerror(errno.EACCES)}); make it readable") from error
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: cannot be read as Parquet; restore it from a copy") from error
     version = metadata.get(b"selective_rollout_schema", b"").decode("ascii", "replace")
@@ -444,4 +453,11 @@ def _table(name: str) -> Table:
 
 
 def _parts(folder: Path, table: Table) -> list[Path]:
-    return sorted((folder / table.name).glob("part-*.parquet"))
+    """The parts in the folder of a table, none where there is no folder; InputError when it cannot be read."""
+    place = folder / table.name
+    try:
+        return sorted(path for path in place.iterdir() if path.match("part-*.parquet"))
+    except FileNotFoundError:
+        return []
+    except OSError as error:  # Path.glob would take it for an empty folder
+        raise InputError(f"{place}: cannot be read ({error.strerror}); make it a folder that can be") from error

@@ -283,3 +283,28 @@ def test_a_part_damaged_in_the_middle_is_refused(tmp_path: Path, table: str) -> 
     told = refusal(run)
     assert str(run) in told
     assert "damaged" in told
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_rewards_whose_variance_no_number_holds_are_refused(tmp_path: Path) -> None:
+    one, other, third = random_groups(3, group_size=3)
+    # Twice 1e153 has a variance of about 1e306, and twice 1e200 one of 1e400.
+    write(tmp_path / "run", [one, with_rewards(other, [1e153, -1e153, 0.0])])
+    assert read_rollouts(tmp_path / "run", TOLERANCE).reward_variance.max() == pytest.approx(2 / 3 * 1e306)
+    for rewards in ([1e200, 0.0, -1e200], [1.7e308, 1.7e308, -1.7e308]):
+        folder = tmp_path / f"run{rewards[0]}"
+        write(folder, [one, with_rewards(third, rewards)])
+        with pytest.raises(InputError) as refusal:
+            read_rollouts(folder, TOLERANCE)
+        told = f"{folder}: group {third.id!r} has rewards as large as {rewards[0]:g}, whose variance no number holds; "
+        assert str(refusal.value) == told + "scale the rewards and make the run again"
+
+
+def test_a_disk_that_is_full_is_told_in_the_systems_words(tmp_path: Path) -> None:
+    sample = read_rollouts(write(tmp_path / "run", random_groups(2)), TOLERANCE)
+    (tmp_path / "file").write_text("")
+    for place, why in (("file", "Not a directory"), ("nowhere", "No such file or directory")):
+        path = tmp_path / place / "signals.parquet"
+        with pytest.raises(InputError) as refusal:
+            write_signals(path, sample)
+        assert str(refusal.value) == f"{path}: cannot be written ({why}); make the run's folder writable"

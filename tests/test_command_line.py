@@ -190,6 +190,17 @@ def test_debug_shows_the_traceback_and_otherwise_there_is_none(tmp_path: Path) -
     assert debugged.stderr.endswith(plain.stderr)
 
 
+def test_a_file_that_nobody_foresaw_to_be_unreadable_is_one_line(tmp_path: Path) -> None:
+    name = "x" * 300  # too long for any file system here
+    arguments = ("games", "list", "--games", name)
+    plain, debugged = sr(*arguments, cwd=tmp_path), sr(*arguments, "--debug", cwd=tmp_path)
+
+    assert (plain.returncode, debugged.returncode) == (2, 2)
+    assert f"{name}: cannot be read or written (File name too long); " in one_line(plain.stderr)
+    assert debugged.stderr.startswith("Traceback (most recent call last):")
+    assert debugged.stderr.endswith(plain.stderr)
+
+
 @pytest.mark.parametrize("arguments", [[], ["games"]])
 def test_a_group_of_commands_alone_shows_its_help(arguments: list[str]) -> None:
     done = sr(*arguments)

@@ -218,3 +218,46 @@ def test_a_full_disk_behind_standard_output_is_one_line(gate: Path) -> None:
         )
     assert done.returncode == 2
     assert one_line(done.stderr).startswith("standard output: cannot be written to (")
+
+
+# Standard streams that were closed
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_written_nowhere_and_the_gate_is_what_it_would_be(run: Path, closed: str) -> None:
+    assert sr("calibrate", run).returncode == 0
+    expected = {path.name: path.read_bytes() for path in (run / "gate.json", run / "signals.parquet")}
+    done = shell(f"calibrate run --out again.json {closed}", cwd=run.parent)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("run: run; ") == (">&-" not in closed.split())
+    assert (run.parent / "again.json").read_bytes() == expected["gate.json"]
+    assert (run / "signals.parquet").read_bytes() == expected["signals.parquet"]
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "2>/dev/full", "2>/dev/full --debug"])
+def test_a_refusal_that_nobody_can_be_told_exits_as_usual(tmp_path: Path, closed: str) -> None:
+    done = shell(f"calibrate nowhere {closed}", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "2>/dev/full"])
+def test_work_goes_on_though_nobody_can_be_told_how_far_it_is(closed: str) -> None:
+    program = """
+from collect.printable import open_closed_streams
+from collect.progress import counted
+open_closed_streams()
+with counted("counting", "things") as update:
+    update(1, 2)
+    update(2, 2)
+print("done")
+"""
+    command = f"exec {sys.executable} -c '{program}' {closed}"
+    done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "done\n")
+
+
+def shell(words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run `sr …` with the redirections of a shell."""
+    command = f"exec {sys.executable} -c 'from sr import main; main()' {words}"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(["sh", "-c", command], cwd=cwd, env=environment, capture_output=True, text=True, check=False)

@@ -55,6 +55,28 @@ def test_a_file_is_begun_anew_whatever_a_killed_writer_of_the_same_process_numbe
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "whole"}
 
 
+def test_a_file_is_written_through_a_link_which_stays(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("middle")
+    (tmp_path / "middle").symlink_to(tmp_path / "real" / "a")
+    for text in ("new", "newer"):  # the file at the end is not there, and then it is
+        with replacing(tmp_path / "link") as temporary:
+            temporary.write_text(text)
+            assert temporary.parent == tmp_path / "real"  # so that it can be renamed, whatever disk that is on
+        assert (tmp_path / "real" / "a").read_text() == text
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "middle").is_symlink()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "link", "middle", "real"]
+
+
+def test_a_link_that_goes_round_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(OSError, match="symbolic links"), replacing(tmp_path / "a") as temporary:
+        temporary.write_text("lost")
+    assert {path.name: str(path.readlink()) for path in tmp_path.iterdir()} == {"a": "b", "b": "a"}
+
+
 # What killed writers left
 
 

@@ -97,3 +97,11 @@ def test_the_norm_kept_is_never_over_all_of_it() -> None:
 
 def test_without_an_informative_group_the_net_saving_is_not_known() -> None:
     assert np.isnan(net_saving(0.5, np.nan))
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_advantage_l2_kept_holds_for_every_finite_variance() -> None:
+    # Beside deviations this large epsilon is nothing: each group has the same norm, and one of two keeps 1 / sqrt(2).
+    largest = float(np.finfo(np.float64).max)
+    assert advantage_l2_kept(np.array([largest, 1e300]), np.array([True, False])) == pytest.approx(np.sqrt(0.5))
+    assert advantage_l2_kept(np.array([1.0, 1e-320]), np.array([False, True])) == pytest.approx(0.0, abs=1e-12)

@@ -321,6 +321,16 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path, name: str, content: 
     refusal(path)
 
 
+@pytest.mark.parametrize(
+    ("separator", "encoding"),
+    [(";", "utf-8"), ("\t", "utf-8"), (",", "utf-16"), (",", "utf-16-le"), (";", "utf-16-be")],
+)
+def test_a_csv_of_another_separator_or_encoding_is_told_so(tmp_path: Path, separator: str, encoding: str) -> None:
+    path = tmp_path / "table.csv"
+    path.write_bytes(ROWS.write_csv(separator=separator).encode(encoding))
+    assert "is not names of columns separated by commas, in UTF-8; save the table so" in refusal(path)
+
+
 def test_a_foreign_parquet_file_is_refused_by_its_missing_column(tmp_path: Path) -> None:
     path = tmp_path / "other.parquet"
     pl.DataFrame({"x": [1]}).write_parquet(path)

@@ -523,6 +523,7 @@ def test_a_damaged_run_is_refused_in_one_line_that_names_the_file(
         ("[]", "cannot be read as a run"),
         ("{", "cannot be read as a run"),
         ("\xff", "cannot be read as a run"),
+        ("[" * 100_000, "cannot be read as a run"),
     ],
 )
 def test_a_run_json_that_is_none_is_refused(tmp_path: Path, content: str, complaint: str) -> None:
@@ -537,6 +538,16 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
         scan(tmp_path, "groups")
     with pytest.raises(InputError, match="no such folder"):
         scan(tmp_path / "nowhere", "groups")
+
+
+def test_a_file_where_a_table_has_its_folder_is_no_empty_table(tmp_path: Path, rng: random.Random) -> None:
+    write(tmp_path / "run", make_group(rng))
+    (tmp_path / "run" / "steps").rename(tmp_path / "steps")
+    with pytest.raises(InputError, match=r"steps/part-000001[.]parquet: missing, though its groups are committed"):
+        scan(tmp_path / "run", "steps")
+    (tmp_path / "run" / "steps").write_text("")
+    with pytest.raises(InputError, match=r"run/steps: cannot be read \(Not a directory\)"):
+        scan(tmp_path / "run", "steps")
 
 
 def test_the_latest_run_is_the_one_begun_last_whatever_its_name(tmp_path: Path) -> None:

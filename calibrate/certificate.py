@@ -222,10 +222,8 @@ def _shortfall(sample: Sample, search: Search, cells: Sequence[Cell], tested: Bo
 
 def _unchosen(sample: Sample, search: Search, kind: GateKind, rows: Bools) -> str:
     """What is short where no gate can be chosen on the tasks of the groups in `rows`, half of all."""
-    target, half = (
-        search.target_precision,
-        f"on the half of the tasks that a gate is chosen on ({int(rows.sum())} groups)",
-    )
+    target = search.target_precision
+    half = f"on the half of the tasks that a gate is chosen on ({int(rows.sum())} groups)"
     ladders = [
         ladder(sample, signal, column, search.convention, rows)
         for signal in search.signals

@@ -130,7 +130,9 @@ def calibrate(
         run, signals, at_step, max_steps, reward_tolerance, () if signal == AUTO else (signal,), quiet=quiet
     )
     if confidence is not None and sample.no_draw:
-        raise InputError(f"--confidence: {run} guarantees nothing, as {sample.no_draw}; give an ungated sr collect run")
+        raise InputError(
+            f"--confidence: {run or signals} guarantees nothing, as {sample.no_draw}; give an ungated sr collect run"
+        )
     shown = next(iter(sample.signals)) if signal == AUTO else signal
     if gate is GateKind.EITHER and _TERMINATIONS not in sample.signals:
         raise InputError(f"--gate either: reads {_TERMINATIONS}, which {run or signals} lacks; give another --gate")

@@ -102,9 +102,9 @@ def cells(sample: Sample, convention: Convention, columns: Sequence[int], progre
     for done, column in enumerate(columns):
         if progress is not None:
             progress(done, len(columns))
-        counted = sample.counted(column, convention) & sample.eligible[:, column].any()
         for task_type, rows in _parts(sample):
-            found += _cells(sample, column, task_type, rows & counted)
+            counted = sample.counted(column, convention) & rows & (sample.eligible[:, column] & rows).any()
+            found += _cells(sample, column, task_type, counted)
     return found
 
 

@@ -94,20 +94,45 @@ def relative_saving(value: float, kept: Sequence[Numbers], of: Sequence[Numbers]
     return Interval(value, 1 - ratio * float(np.exp(spread)), 1 - ratio * float(np.exp(-spread)))
 
 
+def saving_interval(kept: Numbers, cost: Numbers, task: Ints) -> Interval:
+    """S = 1 - Σ kept / Σ cost with its interval; each array is (N,), each task one draw. 0 without a cost.
+
+    `relative_saving`'s, but each bound no nearer than if every cut saved the same and only the share of groups cut were
+    uncertain, as `share` has it: of few cuts the spread says too little. The bounds are NaN with one task or where a
+    sum is 0.
+    """
+    value = float((cost - kept).sum() / cost.sum()) if cost.sum() else 0.0
+    found, cut = relative_saving(value, [kept], [cost], task), kept < cost
+    if np.isnan(found.low) or not cut.any():
+        return found
+    cuts = share(cut, np.ones(len(cut)), task)
+    low, high = value * cuts.low / cuts.value, value * cuts.high / cuts.value
+    return Interval(value, min(found.low, low), min(max(found.high, high), 1.0))
+
+
 def net_saving_interval(
-    value: float, cost_kept: Numbers, cost: Numbers, informative_kept: Numbers, informative: Numbers, task: Ints
+    value: float,
+    cost_kept: Numbers,
+    cost: Numbers,
+    informative_kept: Numbers,
+    informative: Numbers,
+    task: Ints,
+    *,
+    drops_known: bool = False,
 ) -> Interval:
     """`value` = 1 - (1 - S) / (1 - F), known already, with its interval; S is the share of the cost that is not kept, F
-    that of the informative groups. Each array is (N,), each task one draw.
+    that of the informative groups, which may be known beforehand. Each array is (N,), each task one draw.
 
-    The interval of S is `relative_saving`'s, that of F `share`'s, since few informative groups are cut, or none, and
+    The interval of S is `saving_interval`'s, that of F `share`'s, since few informative groups are cut, or none, and
     their spread says too little of their chance then. Both are joined on the logarithms, with their correlation over
     the tasks, as limits of a difference (Zou and Donner 2008). The bounds are NaN with one task or where a sum is 0.
     """
-    saved = relative_saving(1 - cost_kept.sum() / (cost.sum() or np.nan), [cost_kept], [cost], task)
+    saved = saving_interval(cost_kept, cost, task)
     if np.isnan(saved.low) or not informative_kept.sum():
         return Interval(value, np.nan, np.nan)
     dropped = share(informative - informative_kept, informative, task)
+    if drops_known:
+        dropped = Interval(dropped.value, dropped.value, dropped.value)
     one, other = _influence(cost_kept, cost, task), _influence(informative_kept, informative, task)
     correlation = float(np.corrcoef(one, other)[0, 1]) if np.ptp(one) > 0 and np.ptp(other) > 0 else 0.0
     with np.errstate(divide="ignore"):

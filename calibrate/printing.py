@@ -177,7 +177,8 @@ def legend_of_gates(judged: Sequence[Judged]) -> list[str]:
     if len(judged) > 1:
         lines.append(
             "GATE: the simplest kind within one standard error of the best net saving out of sample, among those that "
-            "reach the target there if some do. auto: that choice made anew in the folds too, so nothing flatters it."
+            "cut anything there, and of these among those that reach the target, if some do. auto: that choice made "
+            "anew in the folds too, so nothing flatters it."
         )
     if any(one.out_of_sample is None for one in judged):
         lines.append("out of sample: n/a, the groups are of fewer than two tasks")

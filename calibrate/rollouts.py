@@ -243,6 +243,7 @@ def _signal_rows(sample: Sample, part: slice) -> pa.Table:
         "reward_variance": sample.reward_variance[part][of_group],
         "reward_tolerance": np.full(groups * steps, sample.reward_tolerance),
         **{name: sample.signals[name][part].ravel() for name in sample.signals},
+        "no_draw": np.full(groups * steps, sample.no_draw) if sample.no_draw else None,
     }
     unknown = pa.nulls(groups * steps)
     arrays = [unknown if columns.get(name) is None else pa.array(columns[name]) for name in SIGNALS.arrow.names]

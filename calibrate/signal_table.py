@@ -43,9 +43,9 @@ def read_table(
 
     Needed are group_id (or task_id), step (or K), reward_variance (or reward_var), the columns of `signals` (where it
     names none, the column of some signal), and termination_fraction or eligible; outcome (or label), game_id,
-    task_type, group_size, horizon, reward_tolerance and every other signal are used where present. A column without any
-    value counts as absent. Without `eligible`, a group counts as eligible when its termination fraction is under 1,
-    which is approximate. Without an outcome, a group is zero-variance when its reward variance is at most
+    task_type, group_size, horizon, reward_tolerance, no_draw and every other signal are used where present. A column
+    without any value counts as absent. Without `eligible`, a group counts as eligible when its termination fraction is
+    under 1, which is approximate. Without an outcome, a group is zero-variance when its reward variance is at most
     (tolerance / 2)², the most that rewards within the tolerance can have. Without game_id, a group's task is its id up
     to the visit (`#0`, `#1`, …). The horizon is the table's, else `max_steps`, else 30; the tolerance is
     `reward_tolerance`, else the table's, else `otherwise`.
@@ -73,6 +73,9 @@ def read_table(
     budget = np.broadcast_to(horizon - steps, (first.height, len(steps)))
     size = _single_whole(path, rows, "group_size")
     notes: tuple[str, ...] = () if exact else (_APPROXIMATELY_ELIGIBLE,)
+    no_draw = _no_draw(path, frame)
+    if no_draw:
+        notes += (f"note: {no_draw}",)
     if "outcome" not in rows.columns and tolerance > REWARD_TOLERANCE:
         notes += (_approximate_outcomes(first["reward_variance"].to_numpy(), tolerance, size),)
     return Sample(
@@ -94,6 +97,7 @@ def read_table(
         reward_tolerance=told if "outcome" in rows.columns else tolerance,
         cost=Cost("budget", budget, np.full(first.height, horizon)),
         notes=notes,
+        no_draw=no_draw,
     )
 
 
@@ -246,6 +250,13 @@ def _refuse(
         said = "the value" if value is None else repr(value)
         also = f" (and {len(rows) - 1} more rows)" if len(rows) > 1 else ""
         raise InputError(f"{path}: row {int(rows[0]) + 1}, column {name}: {said} {what}{also}; {cure}")
+
+
+def _no_draw(path: Path, frame: pl.DataFrame) -> str:
+    """Why the groups guarantee nothing, where the table says so."""
+    if "no_draw" not in frame.columns:
+        return ""
+    return str(_text(path, frame.drop_nulls("no_draw"), "no_draw")[0])
 
 
 def _single(path: Path, rows: pl.DataFrame, name: str) -> float | None:

@@ -226,5 +226,11 @@ SIGNALS = Table(
         Column("reward_variance", pa.float64(), "population variance of the G final rewards"),
         Column("reward_tolerance", pa.float64(), "rewards of a group that differ by no more than this count as equal"),
         *(_column(signal) for signal in REGISTRY),
+        Column(
+            "no_draw",
+            LABEL,
+            "why the groups are no draw of tasks that one policy rolled out, and guarantee nothing; null if they are",
+            True,
+        ),
     ),
 )

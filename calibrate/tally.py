@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.convention import Convention
-from calibrate.intervals import Interval, net_saving_interval, relative_saving, share
+from calibrate.intervals import Interval, net_saving_interval, saving_interval, share
 from calibrate.outcomes import advantage_l2_kept, break_even_precision, net_saving
 from calibrate.sample import Bools, Sample
 
@@ -111,10 +111,7 @@ def tally(sample: Sample, cuts: Cuts, rows: Bools | None = None) -> Tally:
     share_saved = float(saved.sum() / cost.sum()) if cost.sum() else 0.0
     net = float(net_saving(share_saved, (taken @ informative) / (informative.sum() or np.nan)))
     kept, left = cost - saved, informative * (1 - taken)
-    if cuts.certain or not taken.any():
-        net_saved = relative_saving(net, [kept, informative], [cost, left], task)
-    else:
-        net_saved = net_saving_interval(net, kept, cost, left, informative, task)
+    known = cuts.certain or not taken.any()
     budget = cuts.budget[here]
     # A policy of chance says in advance how often it cuts each group: its precision is known as well as the share of
     # zero-variance groups among all that it may cut, and not only among so many draws.
@@ -134,9 +131,9 @@ def tally(sample: Sample, cuts: Cuts, rows: Bools | None = None) -> Tally:
         precision=share(weight * zero_variance, weight, task),
         recall=share(hits * candidates, (candidates & zero_variance).astype(np.float64), task),
         recall_of_all=share(hits, zero_variance.astype(np.float64), task),
-        saving=relative_saving(share_saved, [kept], [cost], task),
+        saving=saving_interval(kept, cost, task),
         steps_saving=_steps_saving(sample, cuts, here),
-        net_saving=net_saved,
+        net_saving=net_saving_interval(net, kept, cost, left, informative, task, drops_known=known),
         budget_raw=float(budget.sum() / len(here)) if len(here) else 0.0,
         budget_safe=float(budget @ zero_variance / len(here)) if len(here) else 0.0,
         advantage_l2_kept=advantage_l2_kept(sample.reward_variance[here], 1 - taken),
@@ -147,8 +144,7 @@ def _steps_saving(sample: Sample, cuts: Cuts, here: Ints) -> Interval | None:
     if sample.step_cost is None or cuts.steps_saved is None:
         return None
     cost, saved = sample.step_cost.total[here], cuts.steps_saved[here]
-    value = float(saved.sum() / cost.sum()) if cost.sum() else 0.0
-    return relative_saving(value, [cost - saved], [cost], sample.task[here])
+    return saving_interval(cost - saved, cost, sample.task[here])
 
 
 def _count(weights: Floats) -> float:

@@ -324,6 +324,10 @@ def test_nothing_is_guaranteed_from_groups_that_a_gate_let_go_on(calibrate: Run,
     assert "guarantees nothing, as a gate cut 1 of its groups" in err
     assert not (tmp_path / "run" / "signals.parquet").exists()
     assert calibrate("run")[0] == 0
+    code, out, err = calibrate("--signals", Path("run", "signals.parquet"), "--confidence", "0.9")
+    assert (code, out) == (2, "")
+    assert "run/signals.parquet guarantees nothing, as a gate cut 1 of its groups" in err
+    assert "note: a gate cut 1 of its groups" in calibrate("--signals", Path("run", "signals.parquet"))[1]
 
 
 def test_a_run_of_a_policy_in_training_says_so_and_guarantees_nothing(calibrate: Run, tmp_path: Path) -> None:

@@ -220,6 +220,20 @@ def test_where_no_candidate_cuts_any_that_is_said() -> None:
     assert told == "groups: of 9 tasks no candidate cuts any"
 
 
+def test_of_the_certified_gates_only_one_that_reaches_the_target_on_all_groups_is_taken() -> None:
+    # The lower threshold cuts 300 groups, all zero-variance. The higher one cuts 200 more of them, and 10 games visited
+    # 10 times that are mixed: 500 of 510 with one group a game, 500 of 600 (0.833) on all, and twice the saving.
+    scores = np.concatenate([np.full(300, 0.001), np.full(300, 0.3), np.full(600, 1.0)])
+    mixed = np.arange(1200) >= 500
+    tasks = [f"a{i}" for i in range(500)] + [f"b{i % 10}" for i in range(100)] + [f"c{i}" for i in range(600)]
+    sample = sample_of(scores, mixed, tasks)
+    attempt = certify(sample, search_of(sample, 0.85), GateKind.THRESHOLD, 0.95)
+    certified = {(cell.cuts, cell.true_positives) for cell in attempt.cells if cell.certified}
+    assert certified == {(300, 300), (510, 500)}
+    assert isinstance(attempt.rule, Threshold)
+    assert 0.001 < attempt.rule.threshold < 0.3
+
+
 def test_a_gate_that_is_right_once_a_task_and_wrong_on_all_groups_is_not_certified() -> None:
     # 300 games visited once, whose groups are zero-variance; 20 visited 20 times, mixed but for one in ten.
     tasks = [f"a{i}" for i in range(300)] + [f"b{i % 20}" for i in range(400)]

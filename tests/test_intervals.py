@@ -101,6 +101,8 @@ GATES = [
     (144, 0.275, 0.0875, 0.93, 0.033, 1),
     (400, 0.4, 0.3, 0.6, 0.8, 1),
     (400, 0.4, 0.2, 0.8, 0.5, 4),
+    (160, 0.4, 0.05, 0.8, 0.5, 1),  # eight groups are cut
+    (60, 0.4, 0.1, 0.9, 0.5, 1),
 ]
 
 
@@ -115,7 +117,7 @@ def test_the_interval_of_a_net_saving_covers_also_where_hardly_an_informative_gr
         of_task = rng.beta(2 * zero, 2 - 2 * zero, groups)[task] if a_task > 1 else np.full(groups, zero)
         informative = rng.random(groups) >= of_task
         taken = rng.random(groups) < chances[informative.astype(int)]
-        cost = rng.integers(60, 140, groups)
+        cost = rng.lognormal(0, 0.4, groups)
         kept, left = cost * (1 - saves * taken), informative & ~taken
         value = 1 - kept.sum() / cost.sum() * informative.sum() / left.sum()
         found = net_saving_interval(value, kept, cost, left.astype(float), informative.astype(float), task)

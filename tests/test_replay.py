@@ -71,6 +71,20 @@ def test_the_oracle_cuts_every_zero_variance_group_that_still_runs_and_no_other(
     assert counts.saving.value == 0.3
 
 
+def test_what_a_policy_drops_by_design_adds_nothing_to_the_interval_of_its_net_saving(sample: Sample) -> None:
+    rows = {name: row.tally for name, row in by_name(sample, {"gate": GATE}).items()}
+    none, random, oracle = (rows[name] for name in ("none", "random at the same rate", "oracle at K = 1"))
+    assert none is not None
+    assert random is not None
+    assert oracle is not None
+    assert (none.net_saving.low, none.net_saving.high) == (0.0, 0.0)
+    assert [oracle.net_saving.low, oracle.net_saving.high] == pytest.approx([oracle.saving.low, oracle.saving.high])
+    # 1 - (1 - S) / (1 - F), F being its chance of a cut among informative groups.
+    dropped = random.false_positives / (random.groups - random.zero_variance)
+    bounds = [1 - (1 - bound) / (1 - dropped) for bound in (random.saving.low, random.saving.high)]
+    assert [random.net_saving.low, random.net_saving.high] == pytest.approx(bounds)
+
+
 def test_random_cuts_are_as_many_and_as_precise_as_the_groups_are_zero_variance(sample: Sample) -> None:
     counts = known(by_name(sample, {"gate": GATE})["random at the same rate"])
     assert counts.taken == pytest.approx(4)

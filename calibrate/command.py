@@ -22,7 +22,6 @@ from calibrate.checks import (
 )
 from calibrate.convention import Convention
 from calibrate.kinds import GateKind
-from calibrate.outcomes import REWARD_TOLERANCE
 from collect.errors import InputError
 from collect.options import RUNS, Debug, Quiet
 from collect.progress import counted
@@ -291,12 +290,15 @@ def read_sample(
     reward_tolerance: float | None,
     needed: tuple[str, ...],
     *,
-    otherwise: float = REWARD_TOLERANCE,
+    otherwise: float | None = None,
     quiet: bool,
 ) -> "Sample":
     """The groups of the run, or of the table, which must hold the signals that are `needed`. The reward tolerance is
-    `otherwise` where neither is given nor the table says it.
+    `otherwise`, or by default 1e-8, where neither is given nor the table says it.
     """
+    from calibrate.outcomes import REWARD_TOLERANCE
+
+    otherwise = REWARD_TOLERANCE if otherwise is None else otherwise
     if signals is not None:
         from calibrate.signal_table import read_table
 

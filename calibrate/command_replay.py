@@ -9,7 +9,6 @@ import typer
 from calibrate.checks import check_options
 from calibrate.command import read_sample, source
 from calibrate.convention import Convention
-from calibrate.outcomes import REWARD_TOLERANCE
 from collect.errors import InputError
 from collect.options import Commands, Debug, Quiet
 
@@ -74,7 +73,7 @@ def replay(
 
     gates = {_gate_name(path, paths): load(path) for path in paths}
     needed = tuple(sorted({name for one in gates.values() for name in one.rule.signals}))
-    theirs = REWARD_TOLERANCE if reward_tolerance is not None else _tolerance(gates)
+    theirs = None if reward_tolerance is not None else _tolerance(gates)
     sample = read_sample(run, signals, None, max_steps, reward_tolerance, needed, otherwise=theirs, quiet=quiet)
     for path, one in zip(paths, gates.values(), strict=True):
         _check_fits(path, one, sample, other_group_size)
@@ -112,6 +111,7 @@ def replay(
 def _compare(title: str, run: Path, gated: Path, reward_tolerance: float | None) -> None:
     from calibrate import printing, printing_matched
     from calibrate.matched import compare
+    from calibrate.outcomes import REWARD_TOLERANCE
 
     found = compare(run, gated, REWARD_TOLERANCE if reward_tolerance is None else reward_tolerance)
     console = printing.console()
@@ -155,15 +155,15 @@ def _gate_name(path: Path, paths: list[Path]) -> str:
     return f"gate {path}"
 
 
-def _tolerance(gates: "Mapping[str, Gate]") -> float:
-    """The reward tolerance that all gates were fitted with, as far as they say."""
+def _tolerance(gates: "Mapping[str, Gate]") -> float | None:
+    """The reward tolerance that all gates were fitted with; None where they do not say."""
     known = sorted({one.reward_tolerance for one in gates.values() if one.reward_tolerance is not None})
     if len(known) > 1:
         told = ", ".join(f"{value:g}" for value in known)
         raise InputError(
             f"--gate: the gates were fitted with different reward tolerances ({told}); give one with --reward-tolerance"
         )
-    return known[0] if known else REWARD_TOLERANCE
+    return known[0] if known else None
 
 
 def _check_fits(path: Path, gate: "Gate", sample: "Sample", other_group_size: bool) -> None:

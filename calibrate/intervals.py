@@ -146,7 +146,7 @@ def net_saving_interval(
 
 def _joined(one: float, other: float, correlation: float) -> float:
     """How far the limit of a difference is from it, from the distances of the two parts' own limits."""
-    if np.isinf(other):
+    if np.isinf(one) or np.isinf(other):
         return float(np.inf)
     return float(np.sqrt(max(0.0, one**2 + other**2 - 2 * correlation * one * other)))
 

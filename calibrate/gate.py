@@ -181,10 +181,9 @@ class Gate(BaseModel):
 
     `group_size`, `horizon`, `model`, `adapter`, `prompt`, `temperature` and `top_p` say what rollouts those were (null
     where a table of signals did not say), `data` is the SHA-256 of what the fit read, and `groups` that of which groups
-    those were. Rewards that differ by no more
-    than `reward_tolerance` counted as equal; it is null where a table said the outcomes itself. `evidence` is the gate
-    on the groups that it was chosen on, `out_of_sample` the whole procedure on groups that it did not see. Without a
-    `certificate` nothing guarantees the precision on other groups.
+    those were. Rewards that differ by no more than `reward_tolerance` counted as equal; it is null where a table said
+    the outcomes itself. `evidence` is the gate on the groups that it was chosen on, `out_of_sample` the whole procedure
+    on groups that it did not see. Without a `certificate` nothing guarantees the precision on other groups.
     """
 
     model_config = _STRICT

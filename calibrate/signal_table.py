@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 from polars.exceptions import PolarsError
 
 from calibrate.outcomes import OUTCOMES, REWARD_TOLERANCE
@@ -69,7 +70,8 @@ def read_table(
     shape = (-1, len(steps))
     first = rows.gather_every(len(steps))
     exact = "eligible" in rows.columns
-    running = rows["eligible"] if exact else rows["termination_fraction"] < 1
+    running = (rows["eligible"] if exact else rows["termination_fraction"] < 1).to_numpy().reshape(shape)
+    _check_ends(path, first["group_id"], running, steps)
     budget = np.broadcast_to(horizon - steps, (first.height, len(steps)))
     size = _single_whole(path, rows, "group_size")
     notes: tuple[str, ...] = () if exact else (_APPROXIMATELY_ELIGIBLE,)
@@ -92,7 +94,7 @@ def read_table(
             for signal in REGISTRY
             if signal.name in rows.columns
         },
-        eligible=running.to_numpy().reshape(shape),
+        eligible=running,
         eligible_exactly=exact,
         reward_tolerance=told if "outcome" in rows.columns else tolerance,
         cost=Cost("budget", budget, np.full(first.height, horizon)),
@@ -323,15 +325,24 @@ def _rectangular(path: Path, rows: pl.DataFrame) -> pl.DataFrame:
     return rows
 
 
+def _check_ends(path: Path, groups: pl.Series, running: NDArray[np.bool_], steps: NDArray[np.int64]) -> None:
+    """InputError where a group that is over at one K runs at a later one."""
+    again = np.argwhere(running[:, 1:] & ~running[:, :-1])
+    if len(again):
+        group, column = again[0]
+        raise InputError(
+            f"{path}: group {groups[int(group)]!r} is over at K = {steps[column]} and runs at K = {steps[column + 1]} "
+            "(column eligible or termination_fraction); correct the table"
+        )
+
+
 def _outcomes(groups: pl.DataFrame, tolerance: float) -> np.ndarray[tuple[int], np.dtype[np.str_]]:
     if "outcome" in groups.columns:
         return np.array(groups["outcome"].to_list())
     return np.where(groups["reward_variance"].to_numpy() > (tolerance / 2) ** 2, "mixed", "uniform")
 
 
-def _approximate_outcomes(
-    variance: np.ndarray[tuple[int], np.dtype[np.float64]], tolerance: float, size: int | None
-) -> str:
+def _approximate_outcomes(variance: NDArray[np.float64], tolerance: float, size: int | None) -> str:
     """Rewards that differ by r have a variance of r²/(2G) to r²/4, by where the others lie."""
     most = (tolerance / 2) ** 2
     if size is None:

@@ -108,9 +108,9 @@ def tally(sample: Sample, cuts: Cuts, rows: Bools | None = None) -> Tally:
     hits = taken * zero_variance
     informative = ~zero_variance
     cost, saved = sample.cost.total[here], cuts.saved[here]
-    share_saved = float(saved.sum() / cost.sum()) if cost.sum() else 0.0
-    net = float(net_saving(share_saved, (taken @ informative) / (informative.sum() or np.nan)))
     kept, left = cost - saved, informative * (1 - taken)
+    saving = saving_interval(kept, cost, task)
+    net = float(net_saving(saving.value, (taken @ informative) / (informative.sum() or np.nan)))
     known = cuts.certain or not taken.any()
     budget = cuts.budget[here]
     # A policy of chance says in advance how often it cuts each group: its precision is known as well as the share of
@@ -131,7 +131,7 @@ def tally(sample: Sample, cuts: Cuts, rows: Bools | None = None) -> Tally:
         precision=share(weight * zero_variance, weight, task),
         recall=share(hits * candidates, (candidates & zero_variance).astype(np.float64), task),
         recall_of_all=share(hits, zero_variance.astype(np.float64), task),
-        saving=saving_interval(kept, cost, task),
+        saving=saving,
         steps_saving=_steps_saving(sample, cuts, here),
         net_saving=net_saving_interval(net, kept, cost, left, informative, task, drops_known=known),
         budget_raw=float(budget.sum() / len(here)) if len(here) else 0.0,

@@ -101,6 +101,17 @@ def test_without_outcomes_the_reward_variance_decides(write: Callable[[pl.DataFr
     assert read(path, reward_tolerance=0.2).outcomes.tolist() == ["mixed", "uniform", "uniform"]
 
 
+@pytest.mark.parametrize(
+    "told", [{"eligible": [True] * 4 + [False, True]}, {"termination_fraction": [0.0] * 4 + [1, 0.5]}]
+)
+def test_a_group_that_is_over_does_not_run_again(
+    write: Callable[[pl.DataFrame], Path], told: dict[str, list[float]]
+) -> None:
+    path = write(ROWS.with_columns(**{name: pl.Series(values) for name, values in told.items()}))
+    assert "group 'c' is over at K = 1 and runs at K = 2" in refusal(path)
+    assert read(path, at_step=2).eligible.tolist() == [[True]] * 3
+
+
 def test_a_reward_tolerance_over_decided_outcomes_is_refused(write: Callable[[pl.DataFrame], Path]) -> None:
     assert "drop --reward-tolerance" in refusal(write(ROWS), reward_tolerance=0.1)
 
